@@ -18,9 +18,9 @@ MAX_FIELDS = 64
 MAX_CHARS = 256
 MAX_HOST_CHARS = 255
 MAX_BLOCK_IDS = 2**17
-_LAST_PORT = 65_535
-_MAX_TOKENS = 2**31 - 1
-_PARALLEL = 2**16
+LAST_PORT = 65_535
+MAX_TOKENS = 2**31 - 1
+MAX_PARALLEL = 2**16
 
 
 class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
@@ -54,9 +54,9 @@ class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=False, kw_only
             if value is not None and len(value) > most:
                 raise _wrong(name, f"must be at most {most} characters long.")
         for name, low, high in (
-            ("remote_port", 1, _LAST_PORT),
-            ("tp_size", 1, _PARALLEL),
-            ("remote_num_tokens", 0, _MAX_TOKENS),
+            ("remote_port", 1, LAST_PORT),
+            ("tp_size", 1, MAX_PARALLEL),
+            ("remote_num_tokens", 0, MAX_TOKENS),
         ):
             number = getattr(self, name)
             if number is not None and not low <= number <= high:

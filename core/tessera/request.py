@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 
 from tessera.arrays import Array
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.media.placed import PlacedMedia
 from tessera.pooling_params import RequestPooling
 from tessera.sampling_params import SamplingParams
@@ -119,6 +120,8 @@ class RequestOutput:
     prompt_logprobs: Sequence[Mapping[int, Logprob] | None] | None = None
     # Of a request that pools: as PoolingOutput.data, once it is finished.
     pooled: Array | None = None
+    # Where another engine finds the prompt's cache, if the request asked for that, once it is finished.
+    kv_transfer_params: KVTransferParams | None = None
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tessera.arrays import Array
 from tessera.engine.logprobs import PromptLogprobsBuffer, TokenLogprobs
 from tessera.errors import TesseraError
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.pooling_params import PoolingParams
 from tessera.request import CompletionOutput, Request, RequestMetrics, RequestOutput
 from tessera.sampling_params import RequestOutputKind, SamplingParams
@@ -196,6 +197,7 @@ class RequestState:
         # What a request that pools wants, and what it got when it ended.
         self.pooling = pooling
         self.pooled: Array | None = None
+        self.kv_transfer_params: KVTransferParams | None = None
         self.num_unfinished = len(completions)
 
     @property
@@ -246,6 +248,7 @@ class RequestState:
             metrics=_merged([completion.times for completion in self.completions]),
             prompt_logprobs=None if self.prompt_logprobs is None else self.prompt_logprobs.take(kind),
             pooled=self.pooled,
+            kv_transfer_params=self.kv_transfer_params,
         )
 
 

@@ -323,6 +323,7 @@ class FrontEnd:
             update.abort.append(key)
         if end is not None:
             completion.finish(end.reason, end.stop_token)
+            state.kv_transfer_params = end.kv_transfer_params
         if completion.finish_reason is not None:
             self._forget(key, state, completion, now)
         update.changed.append(state)

@@ -38,6 +38,10 @@ NOT_VLLMS = frozenset(  # vLLM has no such metrics
     {
         "engine_restarts",
         "kernel_compilations",
+        "kv_transfer_bytes_received",
+        "kv_transfer_bytes_sent",
+        "kv_transfer_expired_leases",
+        "kv_transfer_recomputed_requests",
         "media_worker_restarts",
         "reference_fallbacks",
         "replayed_requests",
@@ -46,8 +50,8 @@ NOT_VLLMS = frozenset(  # vLLM has no such metrics
     }
 )
 ONLY_VLLMS = (  # what vLLM reports also where there is nothing to count
-    Metric("external_prefix_cache_queries", "counter", "Tokens looked up in other servers' caches; there are none.", 0),
-    Metric("external_prefix_cache_hits", "counter", "Tokens found in other servers' caches; there are none.", 0),
+    Metric("external_prefix_cache_queries", "counter", "Tokens asked of other engines, which are not asked.", 0),
+    Metric("external_prefix_cache_hits", "counter", "Tokens received from other engines, which are not asked.", 0),
     Metric("mm_cache_queries", "counter", "Images and the like looked up in a cache; the model takes text alone.", 0),
     Metric("mm_cache_hits", "counter", "Images and the like found in a cache; the model takes text alone.", 0),
 )

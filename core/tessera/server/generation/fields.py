@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tessera import kv_transfer_params as transfer
 from tessera import sampling_params as most
 from tessera.engine.beam_search import MAX_PENALTY
 from tessera.server.openapi import field_schema
@@ -27,6 +28,29 @@ _SCHEMA, _TAG = (
     {"anyOf": [{"type": "object"}, {"type": "string", "maxLength": chars}]}
     for chars in (most.MAX_SCHEMA_CHARS, most.MAX_TAG_CHARS)
 )
+_CHARS = {"type": ["string", "null"], "maxLength": transfer.MAX_CHARS}
+_IDS = {"type": "array", "items": {"type": "integer"}, "maxItems": transfer.MAX_BLOCK_IDS}
+_KV_TRANSFER_PARAMS = {
+    "properties": {
+        "do_remote_decode": {"type": ["boolean", "null"]},
+        "do_remote_prefill": {"type": ["boolean", "null"]},
+        "remote_engine_id": _CHARS,
+        "remote_request_id": _CHARS,
+        "remote_block_ids": {
+            "type": ["array", "null"],
+            "items": {"anyOf": [{"type": "integer"}, _IDS]},
+            "maxItems": transfer.MAX_BLOCK_IDS,
+        },
+        "remote_host": {"type": ["string", "null"], "maxLength": transfer.MAX_HOST_CHARS},
+        "remote_port": {"type": ["integer", "null"], "minimum": 1, "maximum": transfer.LAST_PORT},
+        "tp_size": {"type": ["integer", "null"], "minimum": 1, "maximum": transfer.MAX_PARALLEL},
+        "remote_num_tokens": {"type": ["integer", "null"], "minimum": 0, "maximum": transfer.MAX_TOKENS},
+        "remote_blocks_expiry_time": {"type": ["number", "null"]},
+        "transfer_mode": _CHARS,
+        "remote_signature": _CHARS,
+    },
+    "maxProperties": transfer.MAX_FIELDS,
+}
 _STRUCTURED_OUTPUTS = {
     "properties": {
         "choice": {
@@ -113,5 +137,6 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     structured_outputs: Annotated[dict[str, Any], field_schema(**_STRUCTURED_OUTPUTS)] | None = None
     response_format: Annotated[dict[str, Any], field_schema(**_RESPONSE_FORMAT)] | None = None
     vllm_xargs: Annotated[dict[str, Any], field_schema(maxProperties=most.MAX_EXTRA_ARGS)] | None = None
+    kv_transfer_params: Annotated[dict[str, Any], field_schema(**_KV_TRANSFER_PARAMS)] | None = None
     use_beam_search: bool | None = None
     length_penalty: Annotated[float, field_schema(minimum=-MAX_PENALTY, maximum=MAX_PENALTY)] | None = None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from msgspec import UNSET, UnsetType
 
 from tessera.engine.input_processor import Prompt
 from tessera.errors import EngineStepError
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.request import CompletionOutput, RequestMetrics, RequestOutput
 from tessera.server.assembly import is_small
 from tessera.server.context import ServerContext
@@ -35,6 +38,8 @@ class Generation:
         self.assembly = context.assembly
         self.prompt_logprobs: list[Sequence[Position | None]] = [()] * len(request.prompts)
         """Of each prompt, those that `outputs` has yielded; empty if the request asked for none."""
+        self.kv_transfer_params: KVTransferParams | None = None
+        """Where another engine finds the prompt's cache, if the request asked for that, once it has ended."""
         self._request = request
         self._admission = context.token_admission
         # Clients may repeat their ids; the number makes the names unique.
@@ -75,6 +80,7 @@ class Generation:
                         self._num_generated[index * n + answer.index] += len(answer.token_ids)
                         budget.generated(len(answer.token_ids))
                     self._num_cached[index] = output.num_cached_tokens
+                    self.kv_transfer_params = output.kv_transfer_params
                     self.prompt_logprobs[index] = output.prompt_logprobs or self.prompt_logprobs[index]
                     yield index * n, output
 
@@ -95,6 +101,13 @@ class Generation:
     def count_reasoning(self, count: Callable[[], int]) -> None:
         """count: the tokens of reasoning among those that `outputs` has yielded so far."""
         self._count_reasoning = count
+
+    def told_transfer(self) -> dict[str, Any] | UnsetType | None:
+        """What a whole answer says of its prompt's cache: null if it is not kept, and nothing if nobody asked."""
+        asked = self.params.kv_transfer_params
+        if asked is None or not asked.do_remote_decode:
+            return UNSET
+        return None if self.kv_transfer_params is None else self.kv_transfer_params.as_fields()
 
     def usage(self) -> TokenUsage:
         """The tokens that `outputs` has yielded so far."""

@@ -211,6 +211,8 @@ async def prepare(
     if len(prompts) * method.num_sequences > limit:
         counts = f"{len(prompts)} x {method.num_sequences}"
         raise RequestError(f"prompts times n must be at most {limit}, got {counts}.", param="n")
+    if len(prompts) > 1 and params.kv_transfer_params is not None:
+        raise RequestError(f"kv_transfer_params is for one prompt, got {len(prompts)}.", param="prompt")
     prompt_params = [
         with_max_tokens(params, _max_tokens(context.settings, model, params, prompt)) for prompt in prompts
     ]

@@ -8,6 +8,7 @@ from typing import Any
 from tessera.config import ModelConfig
 from tessera.engine.input_processor import check_logprobs
 from tessera.errors import RequestError
+from tessera.kv_transfer_params import NAME
 from tessera.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams, check_extra_args
 from tessera.server.generation.beams import beam_search_method
 from tessera.server.generation.fields import GenerationFields
@@ -64,6 +65,7 @@ def generation_method(
     model: ServedModel, request: GenerationFields, params: SamplingParams, best_of: int | None = None
 ) -> GenerationMethod:
     """How to answer the request's prompts. best_of: of a completion. Raises RequestError."""
+    _check_transfer(model, request, params)
     if request.use_beam_search:
         return beam_search_method(model, request, params, best_of)
     if best_of not in (None, params.n):
@@ -71,6 +73,22 @@ def generation_method(
     if request.length_penalty not in (None, 1.0):
         raise RequestError("length_penalty needs use_beam_search=true.", param="length_penalty")
     return GenerationMethod(params.n, model.engine.generate)
+
+
+def _check_transfer(model: ServedModel, request: GenerationFields, params: SamplingParams) -> None:
+    """Raises RequestError."""
+    asked = params.kv_transfer_params
+    if asked is None:
+        return
+    problem = None
+    if model.engine.config.cache.transfer is None:
+        problem = "needs a server with --kv-transfer-config; remove it, or send the request to one."
+    elif request.use_beam_search:
+        problem = "does not go with use_beam_search; leave out one of them."
+    elif asked.do_remote_decode and request.stream:
+        problem = "with do_remote_decode needs stream=false: a whole answer says where the cache is."
+    if problem is not None:
+        raise RequestError(f"{NAME} {problem}", param=NAME)
 
 
 def check_allowed(raw: bytes, vocab_size: int) -> None:

@@ -120,6 +120,7 @@ class ChatCompletionAnswer:
             system_fingerprint=self._run.generation.model.fingerprint,
             prompt_token_ids=self._prompt().ids.tolist() if self._request.return_token_ids else msgspec.UNSET,
             prompt_logprobs=self._prompt_logprobs(),
+            kv_transfer_params=self._run.generation.told_transfer(),
         )
 
     def _prompt(self) -> Prompt:

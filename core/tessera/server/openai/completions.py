@@ -146,6 +146,7 @@ class CompletionAnswer:
                 choices=[],
                 usage=Usage.from_tokens(self._generation.usage()),
                 system_fingerprint=self._generation.model.fingerprint,
+                kv_transfer_params=self._generation.told_transfer(),
             )
             return list(encoded(completion, choices=choices))
 

@@ -132,6 +132,7 @@ class ChatCompletion(Large, kw_only=True):
     usage: Usage
     system_fingerprint: str
     object: str = "chat.completion"
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | None = None
 
@@ -144,6 +145,7 @@ class Completion(Large, kw_only=True):
     usage: Usage
     system_fingerprint: str
     object: str = "text_completion"
+    kv_transfer_params: dict[str, Any] | UnsetType | None = UNSET
 
 
 class ModelPermission(msgspec.Struct, kw_only=True):

@@ -28,7 +28,6 @@ GENERATION: Mapping[str, Values] = {
     "guided_regex": (),
     "guided_whitespace_pattern": (),
     "json_schema": (),
-    "kv_transfer_params": ({},),
     "logits_processors": ([],),
     "mirostat": (0,),
     "mirostat_eta": (0.1,),
