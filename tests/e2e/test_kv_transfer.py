@@ -4,6 +4,9 @@ answer of one to the request of the other, as vLLM's example does."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +90,31 @@ def test_the_second_server_goes_on_where_the_first_has_stopped(servers: tuple[Se
     assert metric(target, "external_prefix_cache_hits") == arrived + cached
     assert metric(target, "kv_transfer_recomputed_requests") == 0
     assert "kv_transfer_params" not in post(target.url, path, **BODIES[path])
+
+
+def test_a_router_asks_both_in_turn(servers: tuple[Served, Served], tmp_path: Path) -> None:
+    source, target = servers
+    port = free_port()
+    command = [sys.executable, "-m", "tessera.cli", "router", target.url, "--prefill", source.url, "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log:
+        router = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while (tmp_path / "log").read_text().count("is ready") < 2:
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        body = {**BODIES["/v1/completions"], "prompt": "A router. " + TEXT}
+        arrived = metric(target, "external_prefix_cache_hits")
+        text, cached = said(post(url, "/v1/completions", **body))
+        assert metric(target, "external_prefix_cache_hits") == arrived + cached > arrived
+        assert text == said(post(source.url, "/v1/completions", **body))[0]
+        with httpx.stream("POST", f"{url}/v1/completions", json={**body, "stream": True}, timeout=60) as answer:
+            assert answer.status_code == 200
+            assert "[DONE]" in answer.read().decode()
+    finally:
+        router.terminate()
+        router.wait(40)
 
 
 @pytest.mark.parametrize(

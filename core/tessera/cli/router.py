@@ -27,6 +27,10 @@ class RouterOptions:
         None, "File of URLs, one per line, instead of arguments; read anew at SIGHUP. A server that is no longer in it "
         "ends what it has begun and gets no more.", metavar="FILE", common=True,
     )  # fmt: skip
+    prefill: tuple[str, ...] = flag(
+        (), "URL of a server that computes prompts for the others (--kv-transfer-config); repeat for several.",
+        metavar="URL", multiple=True, common=True,
+    )  # fmt: skip
     host: str = flag(
         "127.0.0.1", "Address to listen on; 0.0.0.0 listens on all networks.", metavar="ADDRESS", common=True
     )
@@ -61,6 +65,7 @@ def router(urls: tuple[str, ...], **flags: Any) -> int:
     """Pass requests on to several servers."""
     options = record_of(RouterOptions, FLAGS, given_values(FLAGS, flags, as_options=True))
     read_urls(urls, options.servers_file)  # what is wrong is said before anything listens
+    prefill = server_urls(options.prefill)
     # Not at the top: listing commands loads none of it.
     from functools import partial
 
@@ -80,6 +85,7 @@ def router(urls: tuple[str, ...], **flags: Any) -> int:
                 prefix_tokens=options.prefix_tokens,
                 sticky=options.sticky_cache_salt,
                 drain=options.drain_seconds,
+                prefill_urls=prefill,
             )
         )
 
@@ -93,12 +99,18 @@ def read_urls(urls: Sequence[str], file: str | None) -> list[str]:
             urls = Path(file).read_bytes()[:MAX_FILE_BYTES].decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--servers-file '{file}' cannot be read as text.") from error
-    stripped = [url.strip().rstrip("/") for url in urls]
+    found = server_urls(urls)
+    if not found:
+        raise ConfigError(f"--servers-file '{file}' names no server.")
+    return found
+
+
+def server_urls(lines: Sequence[str]) -> list[str]:
+    """Each once. Raises ConfigError."""
+    stripped = [url.strip().rstrip("/") for url in lines]
     found = [url for url in stripped if url and not url.startswith("#")]
     for url in found:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
             raise ConfigError(f"'{url[:120]}' is not the URL of a server, such as http://host:8000.")
-    if not found:
-        raise ConfigError(f"--servers-file '{file}' names no server.")
     return list(dict.fromkeys(found))

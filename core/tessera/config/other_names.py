@@ -201,7 +201,6 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": the KV cache stays on the device; a preempted request is computed again. Remove it.": """
             --kv-offloading-size --kv-offloading-backend --swap-space
         """,
-        ": the KV cache is not shared with other servers; remove it.": "--kv-transfer-config",
         ": the cache's layout follows from the model; only --block-size and --enable-prefix-caching can be chosen.": """
             --prefix-caching-hash-algo --prefix-cache-retention-interval --prefix-match-unit
             --[no-]kv-sharing-fast-prefill --[no-]swa-bounded-replay --[no-]disable-hybrid-kv-cache-manager

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from tessera.errors import OverloadedError, ServerError, TooLargeError
 from tessera.router.metrics import merged_metrics, own_lines
+from tessera.router.prefill import Prefill
 from tessera.router.prompts import PromptBlocks
 from tessera.router.servers import RoutedServer, ServerPool
 from tessera.server.http import ClientGone, error_response, header, json_response, until_disconnect
@@ -45,8 +46,11 @@ class _Failed(Exception):  # noqa: N818 - never raised beyond this file
 class Proxy:
     """The ASGI application of a router."""
 
-    def __init__(self, pool: ServerPool, client: httpx.AsyncClient, blocks: PromptBlocks) -> None:
-        self._pool, self._client, self._blocks = pool, client, blocks
+    def __init__(
+        self, pool: ServerPool, client: httpx.AsyncClient, blocks: PromptBlocks, prefill: Prefill | None = None
+    ) -> None:
+        """prefill: who has prompts computed first; None: the servers that answer compute them."""
+        self._pool, self._client, self._blocks, self._prefill = pool, client, blocks, prefill
         # Requests that went to a second server.
         self.num_retries = 0
 
@@ -68,8 +72,9 @@ class Proxy:
         """What the router says of itself."""
         if scope["path"] == "/metrics":
             key = header(scope, b"authorization")
-            text = await merged_metrics(self._client, self._pool.servers, key)
-            return Response(text + own_lines(self._pool.servers, self.num_retries), media_type=_CONTENT_TYPE)
+            servers = [*self._pool.servers, *(self._prefill.pool.servers if self._prefill is not None else ())]
+            text = await merged_metrics(self._client, servers, key)
+            return Response(text + own_lines(servers, self.num_retries), media_type=_CONTENT_TYPE)
         if scope["path"] == "/livez" or self._pool.is_ready:
             return json_response({"status": "ok"})
         return json_response({"status": "no server is ready"}, _UNAVAILABLE)
@@ -77,6 +82,8 @@ class Proxy:
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         key = header(scope, b"authorization") or header(scope, b"x-api-key") or b""
         blocks = self._blocks.read(body, key) if body and scope["method"] == "POST" else ()
+        if self._prefill is not None:
+            body = await self._prefill.prepare(scope, _passed_on(scope), body, blocks)
         tried: list[RoutedServer] = []
         while len(tried) < MAX_TRIES and (server := self._pool.choose(blocks, tried)) is not None:
             if tried:
@@ -116,7 +123,7 @@ class Proxy:
         self, server: RoutedServer, scope: Scope, body: bytes
     ) -> AsyncIterator[tuple[httpx.Response, bytes, AsyncIterator[bytes]]]:
         """The answer to a request, the first piece of its body and the others. Raises _Failed."""
-        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP]
+        headers = _passed_on(scope)
         path = scope.get("raw_path") or scope["path"].encode()
         target = httpx.URL(server.url).copy_with(raw_path=path.split(b"?")[0] + _query(scope))
         request = self._client.build_request(scope["method"], target, headers=headers, content=body)
@@ -135,6 +142,11 @@ class Proxy:
             yield answer, first, rest
         finally:
             await answer.aclose()
+
+
+def _passed_on(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """The headers that a server gets."""
+    return [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP]
 
 
 def _query(scope: Scope) -> bytes:

@@ -13,6 +13,7 @@ import httpx
 import uvicorn
 
 from tessera.errors import TesseraError
+from tessera.router.prefill import Prefill
 from tessera.router.prompts import BLOCK_BYTES, TOKEN_BYTES, PromptBlocks
 from tessera.router.proxy import Proxy
 from tessera.router.servers import ServerPool
@@ -31,16 +32,29 @@ class _RouterHttpServer(uvicorn.Server):
 
 
 async def run(
-    listener: socket.socket, read_urls: Callable[[], Sequence[str]], *, prefix_tokens: int, sticky: bool, drain: float
+    listener: socket.socket,
+    read_urls: Callable[[], Sequence[str]],
+    *,
+    prefix_tokens: int,
+    sticky: bool,
+    drain: float,
+    prefill_urls: Sequence[str] = (),
 ) -> int:
     """Returns the exit code. read_urls: the servers, read anew at each SIGHUP. prefix_tokens: of prompts, that each
-    server is taken to have cached. drain: seconds that requests in progress have to end, after SIGTERM or Ctrl-C."""
+    server is taken to have cached. drain: seconds that requests in progress have to end, after SIGTERM or Ctrl-C.
+    prefill_urls: of servers that compute prompts for the others."""
     timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False) as client:
-        pool = ServerPool(client, prefix_tokens * TOKEN_BYTES // BLOCK_BYTES)
+        capacity = prefix_tokens * TOKEN_BYTES // BLOCK_BYTES
+        pool, prefill = ServerPool(client, capacity), None
         pool.update(read_urls())
-        proxy = Proxy(pool, client, PromptBlocks(sticky=sticky))
+        watching = [asyncio.create_task(pool.watch())]
+        if prefill_urls:
+            prefill = Prefill(ServerPool(client, capacity), client)
+            prefill.pool.update(prefill_urls)
+            watching.append(asyncio.create_task(prefill.pool.watch()))
+        proxy = Proxy(pool, client, PromptBlocks(sticky=sticky), prefill)
         config = uvicorn.Config(
             proxy, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False,
             server_header=False, date_header=False, timeout_graceful_shutdown=max(1, round(drain)),
@@ -60,9 +74,9 @@ async def run(
         loop = asyncio.get_running_loop()
         for number, handle in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGHUP, reload)):
             loop.add_signal_handler(number, handle)
-        watching = asyncio.create_task(pool.watch())
         try:
             await server.serve(sockets=[listener])
         finally:
-            watching.cancel()
+            for task in watching:
+                task.cancel()
     return 0

@@ -158,7 +158,7 @@ class CacheMemory:
         for copy in copies:
             sources, targets = (self.device.to_device(ids) for ids in (copy.sources, copy.targets))
             for stack in self.stacks[copy.group]:
-                words = _as_words(stack) if self.device.eager else stack
+                words = as_words(stack) if self.device.eager else stack
                 words[:, targets] = words[:, sources]
 
 
@@ -186,7 +186,7 @@ def _allocated(shape: Sequence[int], dtype: torch.dtype, device: Device) -> Tens
         ) from error
 
 
-def _as_words(stack: Tensor) -> Tensor:
+def as_words(stack: Tensor) -> Tensor:
     """The same memory in the widest elements that its blocks consist of, since a device copies one after another."""
     steps = (stack.shape[-1], stack.storage_offset(), *stack.stride()[:-1])
     for word in (torch.int64, torch.int32):

@@ -3,32 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import lcm
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessera.ops.tensors import torch_dtype
 from tessera.platform.attention import Plane
 from tessera.platform.runner import CachePlan
 from tessera.platform.transfer import ALIGNMENT, TokenBlocks, TokenStore, layer_formats
-from tessera.runner.kv_memory import CacheMemory
+from tessera.runner.kv_memory import CacheMemory, as_words
+
+
+@dataclass(frozen=True)
+class _CanonicalPlane:
+    """A plane of one layer as its canonical form has it."""
+
+    # Of the group of its layer.
+    group: int
+    # [num_blocks, tokens, heads, dim], each perhaps on several axes: a view of the cache, in elements as wide as the
+    # bytes that stay side by side.
+    blocks: Tensor
+    token_bytes: int
+
+    @classmethod
+    def from_plane(cls, plane: Plane, tensor: Tensor, group: int, block_size: int) -> _CanonicalPlane:
+        order = plane.canonical_order
+        wide = as_words(tensor) if order[-1] == len(plane.axes) - 1 else tensor
+        return cls(group, wide.permute(0, *(i + 1 for i in order)), plane.nbytes // block_size)
+
+
+class _BlockRun(NamedTuple):
+    """Whole blocks that follow one another in memory too, or a part of one block."""
+
+    # Its tokens, from the first of the piece on.
+    start: int
+    end: int
+    # Number of the first block.
+    block: int
+    num_blocks: int
+    # Tokens of the block before the part.
+    skipped: int
 
 
 class CacheTokens(TokenStore):
-    """Of a cache whose every plane has tokens."""
+    """Of a cache whose every plane has tokens. Runs of blocks are copied straight between their place in the cache and
+    their place in a piece: gathered first, they would be copied twice."""
 
     def __init__(self, memory: CacheMemory, plan: CachePlan) -> None:
         formats = layer_formats([(layer, layout.planes) for layer, layout in memory.layouts.items()])
         assert formats is not None, "a plane has no tokens"
         self.layers = formats
         self.unit = lcm(*(group.block_size for group in plan.groups))
-        self._memory = memory
+        self._device = memory.device
         self._sizes = [group.block_size for group in plan.groups]
         groups = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
-        # In canonical order: a plane, its tensor [num_blocks, ...], and the number of its group.
-        self._planes: list[tuple[Plane, Tensor, int]] = [
-            (plane, tensor, groups[layer])
+        # In canonical order.
+        self._planes = [
+            _CanonicalPlane.from_plane(plane, tensor, groups[layer], self._sizes[groups[layer]])
             for layer in sorted(groups)
             for plane, tensor in sorted(
                 zip(memory.layouts[layer].planes, memory.planes[layer], strict=True), key=lambda pair: pair[0].name
@@ -36,50 +69,52 @@ class CacheTokens(TokenStore):
         ]
 
     def enter_thread(self) -> None:
-        self._memory.device.enter_thread()
+        self._device.enter_thread()
 
     def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
-        for plane, tensor, group, part in self._parts(last - first, out):
-            size = self._sizes[group]
-            start, end = first - tokens.start, last - tokens.start
-            blocks = self._ids(tokens, group, start // size, -(-end // size))
-            stored = tensor[blocks].permute(0, *(i + 1 for i in plane.canonical_order))
-            whole = len(blocks) * size == last - first
-            # A copy either way: in the first case straight into its place.
-            if whole:
-                part.view(stored.shape).copy_(stored)
-            else:
-                skipped = start % size
-                part.view(last - first, -1).copy_(
-                    stored.flatten(0, _token_axes(plane)).flatten(1)[skipped:][: last - first]
-                )
-        self._memory.device.synchronize()
+        runs = [self._runs(group, tokens, first, last) for group in range(len(self._sizes))]
+        for plane, part in self._parts(last - first, out):
+            size = self._sizes[plane.group]
+            for run in runs[plane.group]:
+                target = part[run.start * plane.token_bytes : run.end * plane.token_bytes].view(plane.blocks.dtype)
+                blocks = plane.blocks[run.block : run.block + run.num_blocks]
+                if run.end - run.start == run.num_blocks * size:
+                    target.view(blocks.shape).copy_(blocks)
+                else:
+                    part_of_block = blocks.reshape(size, -1)[run.skipped : run.skipped + run.end - run.start]
+                    target.view(part_of_block.shape).copy_(part_of_block)
+        self._device.synchronize()
 
     def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
-        for plane, tensor, group, part in self._parts(last - first, data):
-            size = self._sizes[group]
-            start, end = first - tokens.start, last - tokens.start
-            blocks = self._ids(tokens, group, start // size, end // size)
-            order = plane.canonical_order
-            shape = [plane.shape[i] for i in order]
-            back = [0] * len(order)
-            for place, axis in enumerate(order):
-                back[axis] = place + 1
-            tensor[blocks] = part.view(len(blocks), *shape).permute(0, *back).to(tensor.device)
-        self._memory.device.synchronize()
+        runs = [self._runs(group, tokens, first, last) for group in range(len(self._sizes))]
+        for plane, part in self._parts(last - first, data):
+            for run in runs[plane.group]:
+                source = part[run.start * plane.token_bytes : run.end * plane.token_bytes].view(plane.blocks.dtype)
+                blocks = plane.blocks[run.block : run.block + run.num_blocks]
+                blocks.copy_(source.view(blocks.shape))
+        self._device.synchronize()
 
-    def _ids(self, tokens: TokenBlocks, group: int, first: int, last: int) -> Tensor:
-        return torch.from_numpy(tokens.blocks[group][first:last]).to(self._memory.device.target, torch.int64)
-
-    def _parts(self, num_tokens: int, data: memoryview) -> Iterator[tuple[Plane, Tensor, int, Tensor]]:
-        """Each plane with its part of a piece."""
+    def _parts(self, num_tokens: int, data: memoryview) -> Iterator[tuple[_CanonicalPlane, Tensor]]:
+        """Each plane with its part of a piece, [bytes] uint8."""
         whole, place = torch.frombuffer(data, dtype=torch.uint8), 0
-        for plane, tensor, group in self._planes:
-            nbytes = num_tokens * (plane.nbytes // self._sizes[group])
-            yield plane, tensor, group, whole[place : place + nbytes].view(torch_dtype(plane.dtype))
+        for plane in self._planes:
+            nbytes = num_tokens * plane.token_bytes
+            yield plane, whole[place : place + nbytes]
             place += nbytes + -nbytes % ALIGNMENT
 
-
-def _token_axes(plane: Plane) -> int:
-    """How many axes the tokens of a block are split into."""
-    return sum(name == "token" for name, _ in plane.axes)
+    def _runs(self, group: int, tokens: TokenBlocks, first: int, last: int) -> list[_BlockRun]:
+        """The blocks of a group that have tokens first to last (exclusive)."""
+        size, runs = self._sizes[group], list[_BlockRun]()
+        places = range((first - tokens.start) // size, -(-(last - tokens.start) // size))
+        numbers = tokens.blocks[group][places.start : places.stop].tolist()
+        for place, number in zip(places, numbers, strict=True):
+            begin = tokens.start + place * size
+            start, end = max(begin, first), min(begin + size, last)
+            run = _BlockRun(start - first, end - first, number, 1, start - begin)
+            before = runs[-1] if runs else run
+            follows = run.block == before.block + before.num_blocks
+            if follows and end - start == size and before.end - before.start == before.num_blocks * size:
+                runs[-1] = _BlockRun(before.start, run.end, before.block, before.num_blocks + 1, 0)
+            else:
+                runs.append(run)
+        return runs

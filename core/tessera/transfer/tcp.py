@@ -10,9 +10,9 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from math import lcm
-from zlib import crc32
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from tessera.config.kv_transfer import FLAG, KVTransferConfig, is_loopback
 from tessera.errors import ConfigError
@@ -46,6 +46,8 @@ PIECE_BYTES = 4 << 20
 """About so much is read, sent and written at once, so that this is what a transfer holds on the host, twice."""
 MAX_CONNECTIONS = 64
 """To one engine at once; whoever comes then computes its prompt."""
+CLOSE_SECONDS = 2.0
+"""That a fetch without room, which nothing writes for, has to end when the engine does."""
 _SIGNS = 6
 """Whoever waits gives so many signs of it in the time of a lease."""
 
@@ -58,6 +60,7 @@ class TcpConnector(KVConnector):
         super().__init__(config, cache)
         self._links: set[socket.socket] = set()
         self._threads: set[threading.Thread] = set()
+        self._fetches: list[TcpFetch] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._listener: socket.socket | None = None
@@ -65,7 +68,9 @@ class TcpConnector(KVConnector):
         if config.lends:
             self._listener = _listen(config)
             self.port = self._listener.getsockname()[1]
-            threading.Thread(target=self._accept, args=(self._listener,), name="kv-transfer", daemon=True).start()
+            entrance = threading.Thread(target=self._accept, args=(self._listener,), name="kv-transfer", daemon=True)
+            self._threads.add(entrance)
+            entrance.start()
 
     # ---- contract
 
@@ -86,10 +91,15 @@ class TcpConnector(KVConnector):
         return msgspec.structs.replace(params, remote_signature=signature(self.cache.key, params))
 
     def fetch(self, params: KVTransferParams, digest: bytes) -> TcpFetch:
-        return TcpFetch(self.config, self.cache, params, digest)
+        fetch = TcpFetch(self.config, self.cache, params, digest)
+        self._fetches = [*(one for one in self._fetches if not one.is_done()), fetch]
+        return fetch
 
     def close(self) -> None:
         self._closing.set()
+        for fetch in self._fetches:
+            fetch.cancel()
+            fetch.join(CLOSE_SECONDS)
         if self._listener is not None:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -175,7 +185,7 @@ class TcpConnector(KVConnector):
             first, last = starts[number], min(starts[number] + each, wanted.last)
             data = memoryview(buffers[number % 2])[: cache.format.piece_bytes(last - first)]
             cache.store.read(lease.tokens, first, last, data)
-            return PIECE.pack(first, last, len(data), crc32(data)), data
+            return PIECE.pack(first, last, len(data), xxh3_64_intdigest(data)), data
 
         with ThreadPoolExecutor(1, "kv-read", initializer=cache.store.enter_thread) as reader:
             coming = reader.submit(read, 0)
@@ -226,6 +236,10 @@ class TcpFetch(Fetch):
                 with suppress(OSError):
                     self._link.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+
+    def join(self, seconds: float) -> None:
+        """Waits for its thread, after cancel()."""
+        self._thread.join(seconds)
 
     # ---- on its own thread
 
@@ -294,7 +308,7 @@ class TcpFetch(Fetch):
     def _write(
         self, store: TokenStore, tokens: TokenBlocks, first: int, last: int, data: memoryview, checksum: int
     ) -> None:
-        if crc32(data) != checksum:
+        if xxh3_64_intdigest(data) != checksum:
             raise TransferError(f"tokens {first} to {last} have arrived damaged")
         if self._cancelled:
             raise TransferError("it was cancelled")

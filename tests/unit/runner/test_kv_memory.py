@@ -110,7 +110,7 @@ def test_blocks_are_copied_and_read_with_all_their_layers(dense: Sequence[int], 
 def test_blocks_are_copied_in_the_widest_words_that_they_consist_of(nbytes: int, word: torch.dtype) -> None:
     """A device copies elements one after another: bytes at an eighth of the speed of words of eight."""
     blocks = torch.arange(2 * 4 * nbytes, dtype=torch.uint8).reshape(2, 4, nbytes)
-    words = kv_memory._as_words(blocks)
+    words = kv_memory.as_words(blocks)
     assert (words.dtype, words.shape[:2]) == (word, blocks.shape[:2])
     words[:, [3]] = words[:, [1]]
     assert torch.equal(blocks[:, 3], blocks[:, 1])
