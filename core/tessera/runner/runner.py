@@ -312,12 +312,6 @@ class CoreRunner(ModelRunner):
             return None
         return CacheTokens(self.memory, self.plan)
 
-    def token_store(self) -> TokenStore | None:
-        planes = [plane for layout in self.memory.layouts.values() for plane in layout.planes]
-        if not planes or not all(any(name == "token" for name, _ in plane.axes) for plane in planes):
-            return None
-        return CacheTokens(self.memory, self.plan)
-
     def warm_up(self, report: Callable[[Progress], None]) -> None:
         self.executables = {}
         with torch.inference_mode():
