@@ -4,9 +4,8 @@ attention."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-
-import msgspec
 
 from tessera.errors import ModelError
 
@@ -17,7 +16,8 @@ MOST_IMAGES = 4
 """Of a prompt, unless --limit-mm-per-prompt says otherwise: each has room in the cache as long as its request runs."""
 
 
-class TiledEncoder(msgspec.Struct, frozen=True, array_like=True):
+@dataclass(frozen=True)
+class TiledEncoder:
     """An image is cut into tiles, and filled up with empty ones to as many as there may be."""
 
     # Of an image, empty ones included.
