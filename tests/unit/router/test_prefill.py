@@ -3,6 +3,7 @@ is where nobody has computed its prompt."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +22,18 @@ Answer = Callable[[httpx.Request], httpx.Response]
 
 async def prepared(answer: Answer, body: Any, scope: dict[str, str] | None = None, *, ready: bool = True) -> Any:
     """The body that goes on, and the router's servers."""
-    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+
+    def answered(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200 if ready else 503) if request.url.path == "/readyz" else answer(request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as client:
         pool = ServerPool(client, 100)
         pool.update(["http://prefill:1"])
-        pool.servers[0].is_ready = ready
+        watching = asyncio.create_task(pool.watch())
+        async with asyncio.timeout(30):
+            while pool.servers[0].is_ready != ready:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.001)
+        watching.cancel()
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = [(b"authorization", b"Bearer key")]
         found = await Prefill(pool, client).prepare(scope or CHAT, headers, data, [b"block"])
