@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,8 @@ from tessera.quantization.encoders import encode
 from tessera.text import Tokenizer
 
 _LIBRARY = "gguf"
+_AT_A_TIME = 1 << 20
+"""Numbers that a thread rounds at a time."""
 _PLAIN = ("F32", "F16", "BF16")
 _NOT_MODEL = frozenset(
     {
@@ -80,9 +84,10 @@ def write_gguf(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for number, tensor in enumerate(tensors, 1):
-        writer.write_tensor_data(_stored(weights, tensor, types[tensor.name]))
-        on_progress(number, len(tensors))
+    with _own_threads() as threads:
+        for number, tensor in enumerate(tensors, 1):
+            writer.write_tensor_data(_stored(weights, tensor, types[tensor.name], threads))
+            on_progress(number, len(tensors))
     for factors in settings.factors.values():
         writer.write_tensor_data(np.array(factors, np.float32))
     writer.close()
@@ -146,15 +151,31 @@ def _announce(library: Any, writer: Any, name: str, shape: Sequence[int], kind: 
     writer.add_tensor_info(name, in_bytes, np.dtype(np.uint8), prod(in_bytes), raw_dtype=raw)
 
 
-def _stored(weights: CheckpointWeights, tensor: WrittenTensor, kind: str) -> np.ndarray[Any, Any]:
+@contextmanager
+def _own_threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads that round some rows each. Rounding is many small operations, on which torch's own threads wait longer
+    than they work."""
+    number = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(number, thread_name_prefix="rounding") as threads:
+            yield threads
+    finally:
+        torch.set_num_threads(number)
+
+
+def _stored(
+    weights: CheckpointWeights, tensor: WrittenTensor, kind: str, threads: ThreadPoolExecutor
+) -> np.ndarray[Any, Any]:
     """Its bytes."""
-    parts = []
+    parts: list[np.ndarray[Any, Any]] = []
     for name in tensor.sources:
         values = values_of(tensor, weights.whole(name).float().numpy())
         if not np.isfinite(values).all():
             raise ModelError(f"'{printable(name)}' holds numbers that are not finite, so it cannot be written.")
-        parts.append(_encoded(torch.from_numpy(np.ascontiguousarray(values)), kind))
-    return np.concatenate([part.reshape(-1) for part in parts])
+        rows = torch.from_numpy(np.ascontiguousarray(values)).split(max(_AT_A_TIME // values.shape[-1], 1))
+        parts += threads.map(lambda some: _encoded(some, kind).reshape(-1), rows)
+    return np.concatenate(parts)
 
 
 def _encoded(values: torch.Tensor, kind: str) -> np.ndarray[Any, Any]:
