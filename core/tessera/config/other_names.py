@@ -215,6 +215,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": room for requests to grow is kept by --watermark; remove it.": "--[no-]scheduler-reserve-full-isl",
         # ---- several devices and machines
         ": only a server has several engines; start an LLM in each of several processes.": "LLM(data_parallel_size)",
+        ": only servers hand caches to each other (tessera serve --kv-transfer-config).": "LLM(kv_transfer_config)",
         ": only a server's engine is on several hosts (tessera serve --nnodes).": """
             LLM(nnodes) LLM(node_rank) LLM(master_addr) LLM(master_port)
         """,
