@@ -174,7 +174,7 @@ def _stored(
         if not np.isfinite(values).all():
             raise ModelError(f"'{printable(name)}' holds numbers that are not finite, so it cannot be written.")
         rows = torch.from_numpy(np.ascontiguousarray(values)).split(max(_AT_A_TIME // values.shape[-1], 1))
-        parts += threads.map(lambda some: _encoded(some, kind).reshape(-1), rows)
+        parts += threads.map(lambda part: _encoded(part, kind).reshape(-1), rows)
     return np.concatenate(parts)
 
 
