@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tessera.cli.program import run
 from tessera.config.locate import demo_folder
 from tessera.quantization.compressed_weights import CompressedForm, compressed, decoded
-from tessera.quantization.gptq import calibrated
+from tessera.quantization.gptq import calibrated, ordered
 from tests.models.test_quantize import decoded as by_the_format
 
 
@@ -28,7 +28,7 @@ def test_results_are_nearer_than_by_rounding_alone(zero_points: bool) -> None:
         assert torch.equal(back, decoded(parts, form))
         return float((inputs @ (back - weight).T).square().mean())
 
-    nearest, by_texts = compressed(weight, form), calibrated(weight, inputs.T @ inputs, form)
+    nearest, by_texts = compressed(weight, form), calibrated(weight, ordered(inputs.T @ inputs), form)
     assert {name: (part.dtype, part.shape) for name, part in nearest.items()} == {
         name: (part.dtype, part.shape) for name, part in by_texts.items()
     }
@@ -38,7 +38,7 @@ def test_results_are_nearer_than_by_rounding_alone(zero_points: bool) -> None:
 def test_inputs_that_are_unrelated_are_rounded_to_the_nearest() -> None:
     torch.manual_seed(1)
     weight, form = torch.randn(24, 96), CompressedForm("int", 4, 32, activations=False)
-    by_texts = calibrated(weight, torch.eye(96), form)
+    by_texts = calibrated(weight, ordered(torch.eye(96)), form)
     assert all(torch.equal(by_texts[name], part) for name, part in compressed(weight, form).items())
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from tessera.errors import ModelError, printable
 from tessera.quantization.compressed_weights import CompressedForm, decoded
-from tessera.quantization.gptq import calibrated
+from tessera.quantization.gptq import InputOrder, calibrated, ordered
 
 Rounded = Mapping[str, Mapping[str, Tensor]]
 """What is stored of weights, by weight and by the end of the stored tensor's name."""
@@ -44,8 +44,10 @@ def rounded_by_texts(
         linear = [module for module in layer.modules() if isinstance(module, nn.Linear) and module in names]
         with _moments(linear) as moments:
             layer.forward(*args, **others)
+        orders: dict[int, InputOrder] = {}
         for module, seen in moments.items():
-            results[names[module]] = parts = calibrated(module.weight.to(dtypes[module]), seen, form)
+            inputs = orders[id(seen)] = orders.get(id(seen)) or ordered(seen)
+            results[names[module]] = parts = calibrated(module.weight.to(dtypes[module]), inputs, form)
             module.weight.copy_(decoded(parts, form))
         on_progress(done[layer], len(done))
 
@@ -69,13 +71,17 @@ def _layers(model: Any, folder: str) -> nn.ModuleList:
 
 @contextmanager
 def _moments(linear: Sequence[nn.Linear]) -> Iterator[dict[nn.Linear, Tensor]]:
-    """Adds up the outer products of what modules are called with."""
+    """Adds up the outer products of what modules are called with. Those that are called with one tensor, such as what
+    makes queries, keys and values, share a result."""
     moments: dict[nn.Linear, Tensor] = {}
+    newest: list[tuple[Tensor, Tensor]] = []
 
     def add(module: nn.Linear, args: tuple[Tensor, ...]) -> None:
-        rows = args[0].flatten(0, -2).float()
-        product = rows.T @ rows
-        moments[module] = moments[module].add_(product) if module in moments else product
+        if not newest or newest[0][0] is not args[0]:
+            rows = args[0].flatten(0, -2).float()
+            newest[:] = [(args[0], rows.T @ rows)]
+        product = newest[0][1]
+        moments[module] = moments[module] + product if module in moments else product
 
     hooks = [module.register_forward_pre_hook(add) for module in linear]
     try:

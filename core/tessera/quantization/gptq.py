@@ -8,6 +8,8 @@ before, so that groups stay those of neighbours.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -19,12 +21,20 @@ _AT_A_TIME = 128
 """Inputs whose errors are moved to the inputs behind them in one product."""
 
 
-def calibrated(weight: Tensor, moments: Tensor, form: CompressedForm) -> dict[str, Tensor]:
-    """weight [n, k] of floats, which must fit the form, one of integers in groups. moments [k, k] float32: the sum of
-    the outer products of the layer's inputs. Returns what is stored instead, by the end of its name."""
-    wide = weight.float()
+class InputOrder(NamedTuple):
+    """Of the inputs of a layer, or of several that have the same."""
+
+    # [k] int64: those that matter most first
+    order: Tensor
+    # [k, k] float32: the upper Cholesky factor of the inverse of their moments, in this order
+    factor: Tensor
+
+
+def calibrated(weight: Tensor, inputs: InputOrder, form: CompressedForm) -> dict[str, Tensor]:
+    """weight [n, k] of floats, which must fit the form, one of integers in groups. Returns what is stored instead, by
+    the end of its name."""
+    wide, (order, factor) = weight.float(), inputs
     scale, zero = integer_scales(weight, form)
-    order, factor = _ordered(moments)
     of_input = torch.arange(wide.shape[1]) // form.group
     by_input, points = scale.float()[:, of_input[order]], zero.float()[:, of_input[order]]
     codes = torch.empty_like(wide)
@@ -32,14 +42,14 @@ def calibrated(weight: Tensor, moments: Tensor, form: CompressedForm) -> dict[st
     return compressed_codes(codes.to(torch.int8), scale, zero, weight.shape, form)
 
 
-def _ordered(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """The inputs, those that matter most first, and the upper Cholesky factor of the inverse of their moments."""
+def ordered(moments: Tensor) -> InputOrder:
+    """moments [k, k] float32: the sum of the outer products of the inputs."""
     diagonal = moments.diagonal()
     order = diagonal.argsort(descending=True)
     sorted_moments = moments[order][:, order].double()
     damped = sorted_moments + torch.eye(len(order), dtype=torch.float64) * max(float(diagonal.mean()) * _DAMPING, 1e-12)
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    return order, torch.linalg.cholesky(inverse, upper=True).float()
+    return InputOrder(order, torch.linalg.cholesky(inverse, upper=True).float())
 
 
 def _rounded(weight: Tensor, factor: Tensor, scale: Tensor, zero: Tensor, form: CompressedForm) -> Tensor:
