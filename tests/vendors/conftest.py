@@ -18,7 +18,7 @@ from tests.vendors.platforms import VENDOR_PLATFORMS
 
 __all__ = ["chip", "compiled", "family", "one_thread", "reference"]
 
-OF_ALL = ("test_conformance.py", "test_engine.py", "test_server.py")
+OF_ALL = ("test_conformance.py", "test_engine.py", "test_media.py", "test_server.py")
 
 collect_ignore_glob = ["*"]
 if "TORCH_FAKECHIP_NAME" in os.environ:

@@ -62,6 +62,8 @@ class VendorPlatform:
     dtype: str = "float32"
     # of tiny models, where they are not the usual ones
     sizes: Mapping[str, int] = field(default_factory=lambda: {"head_dim": 24})
+    # whether it takes heads of a multiple of 128 alone
+    wide_heads: bool = False
     # tokens
     block_size: int = 128
     # programs that are compiled before the first step; None: launches are captured
@@ -175,6 +177,7 @@ VENDOR_PLATFORMS: Mapping[str, VendorPlatform] = {
         dtype="float16",
         # halves of heads are whole sticks
         sizes={"head_dim": 128},
+        wide_heads=True,
         block_size=64,
         programs=PROGRAMS,
         reads=True,

@@ -12,18 +12,22 @@ namespace fakechip {
 
 using torch::jit::Stack;
 
+inline bool indexes(const std::string& name) {
+  static const std::set<std::string> names{"aten::index", "aten::index_put_", "aten::_index_put_impl_", "aten::index_put"};
+  return names.count(name) > 0;
+}
+
 // Their results' shapes, or their answers, depend on what the device holds.
 inline bool reads(const std::string& name, const Stack& arguments) {
   static const std::set<std::string> always{
       "aten::nonzero",      "aten::masked_select",      "aten::_unique", "aten::_unique2", "aten::unique_dim",
       "aten::unique_consecutive", "aten::repeat_interleave", "aten::equal", "aten::is_nonzero", "aten::bincount"};
-  static const std::set<std::string> indexing{"aten::index", "aten::index_put_", "aten::_index_put_impl_",
-                                              "aten::index_put"};
   if (always.count(name)) return true;
-  if (!indexing.count(name)) return false;
+  if (!indexes(name)) return false;
   for (const c10::IValue& index : arguments[1].toListRef())
     if (index.isTensor() && index.toTensor().defined() &&
-        (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte))
+        (index.toTensor().scalar_type() == at::kBool || index.toTensor().scalar_type() == at::kByte ||
+         !on_device(index.toTensor())))  // torch brings it there, and waits for that
       return true;
   return false;
 }
@@ -46,7 +50,7 @@ inline int place(const std::string& name, const Stack& arguments) {
       device = argument.toDevice().has_index() ? argument.toDevice().index() : current;
     each_tensor(argument, [&](const at::Tensor& tensor) {
       if (!on_device(tensor)) {
-        host = host || tensor.dim() > 0;
+        host = host || (tensor.dim() > 0 && !(argument.isList() && indexes(name)));
         return;
       }
       TORCH_CHECK(
@@ -78,6 +82,12 @@ inline c10::IValue on_host(const c10::IValue& value) {
   return value;
 }
 
+// The op, or the one that torch leaves devices to define and that the host has under another name.
+inline c10::OperatorHandle host_op(const c10::OperatorHandle& op) {
+  if (op.schema().name() != "aten::convolution_overrideable") return op;
+  return c10::Dispatcher::singleton().findSchemaOrThrow("aten::convolution", "");
+}
+
 // The op over host aliases of its arguments. Whoever is written and has no size yet gets what came of it afterwards.
 inline Stack computed(const c10::OperatorHandle& op, const Stack& arguments) {
   const auto& schema = op.schema();
@@ -89,7 +99,7 @@ inline Stack computed(const c10::OperatorHandle& op, const Stack& arguments) {
         unsized ? c10::IValue(at::empty({0}, arguments[i].toTensor().options().device(at::kCPU))) : on_host(arguments[i]));
   }
   const Stack given = stack;
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  host_op(op).redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   for (size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i].isTensor() && arguments[i].toTensor().defined() && on_device(arguments[i].toTensor()) &&
         given[i].toTensor().sizes() != arguments[i].toTensor().sizes())
@@ -103,7 +113,14 @@ inline at::Tensor on_device_again(const at::Tensor& made, const Stack& arguments
     each_tensor(argument, [&](const at::Tensor& tensor) {
       if (on_device(tensor) && made.storage().data() && tensor.storage().data() == made.storage().data()) base = tensor;
     });
-  if (base.defined()) return base.as_strided(made.sizes(), made.strides(), made.storage_offset());  // a view
+  if (base.defined() && base.dtype() == made.dtype())  // a view
+    return base.as_strided(made.sizes(), made.strides(), made.storage_offset());
+  if (base.defined()) {  // a view of its bits, as of pairs as complex numbers
+    auto view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(base.storage()), c10::DispatchKeySet(kKey), made.dtype());
+    view.unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes(), made.strides(), made.storage_offset());
+    return view;
+  }
   return adopt(made, device);
 }
 
