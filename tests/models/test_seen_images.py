@@ -14,7 +14,7 @@ from tessera.layers.cross_attention import CrossAttention
 from tessera.media.placed import PlacedMedia
 from tessera.media.placement import TILES_SHOWN, tiled_image
 from tessera.media.ranges import SeenRanges
-from tessera.runner.media import MediaInWorker
+from tessera.runner.media import RangesInWorker
 from tessera_cpu.tape import Recorded
 from tests.models.answers import answers_of
 from tests.platforms.cpu_kernels import needs_kernels
@@ -165,24 +165,24 @@ def test_another_range(seen, monkeypatch, row, change):
 
 
 def test_answers_that_see_the_image_of_another_row(seen, monkeypatch):
-    show = MediaInWorker._show
+    columns = RangesInWorker.token_columns
 
     def other(worker, launch):
         worker._last = dict.fromkeys(worker._last, int32([0, 10, 1])[:, None])
-        show(worker, launch)
+        return columns(worker, launch)
 
-    monkeypatch.setattr(MediaInWorker, "_show", other)
+    monkeypatch.setattr(RangesInWorker, "token_columns", other)
     found = measured(seen, "mixed batch")
     assert not found.diff <= found.bound
 
 
 def test_images_in_another_order(seen, monkeypatch):
-    before = MediaInWorker._begin_rows
+    before = RangesInWorker.before
 
-    def turned(worker, model, launch):
+    def turned(worker, launch):
         worker._sources = {row: slots[::-1].copy() for row, slots in worker._sources.items()}
-        before(worker, model, launch)
+        before(worker, launch)
 
-    monkeypatch.setattr(MediaInWorker, "_begin_rows", turned)
+    monkeypatch.setattr(RangesInWorker, "before", turned)
     found = measured(seen, "mixed batch")
     assert not found.diff <= found.bound

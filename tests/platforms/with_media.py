@@ -61,14 +61,19 @@ def answers_as_reference(start: Callable[..., EngineRun], name: str, known: Answ
     expected = [[*answer.answer] for answer in answers]  # in float32 the reference's too, by other tests
     if dtype != "float32":
         expected = _asked(partial(EngineRun, folder, "reference", dtype=dtype), name, answers, MOST_ROUNDED)
-    assert _asked(partial(start, folder), name, answers, len(expected[0])) == expected
+    found = _asked(partial(start, folder), name, answers, len(expected[0]))
+    assert found == expected, (found, expected)
+
+
+def on_media(start: Callable[..., EngineRun], name: str) -> EngineRun:
+    """An engine whose steps divide prompts. Towers read the device: transformers' code asks for the sizes of an
+    image."""
+    sizes = {"max_model_len": FAMILIES[name].max_model_len, "max_num_seqs": 4, "max_num_batched_tokens": 64}
+    return start(features=("media",), executor=None, kv_cache_memory_bytes=1 << 23, **sizes)
 
 
 def _asked(start: Callable[..., EngineRun], name: str, answers: list[Answer], num_tokens: int) -> list[list[int]]:
-    """What an engine answers, with several chunks of a prompt and prompts beside each other."""
-    sizes = {"max_model_len": FAMILIES[name].max_model_len, "max_num_seqs": 4, "max_num_batched_tokens": 64}
-    # Towers read the device: transformers' code asks for the sizes of an image.
-    with start(features=("media",), executor=None, kv_cache_memory_bytes=1 << 23, **sizes) as run:
+    with on_media(start, name) as run:
         for answer in answers:
             run.add(answer.prompt, num_tokens, media=answer.media, temperature=0.0, ignore_eos=True)
         run.finish()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tessera.platform.device import Reason
     from tessera.request import Request
 
-FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera.runner.media:MediaInWorker")
+FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera.runner.media:media_in_worker")
 
 SHIFT = "media_shift"
 """The column: what is added to the positions of a row's tokens behind its prompt."""

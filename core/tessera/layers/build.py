@@ -116,6 +116,7 @@ class Build:
         self.predictor: TokenPredictor | None = None  # that layer, once it is built
         self.axis_tables: list[AxisTable] = []  # those with such rows
         self.parameters: list[Parameter] = []
+        self.tower_parameters: list[Parameter] = []  # those of them that a tower's code reads, op by op
         self.mixers: list[BoundMixer] = []  # layers in the order in which they were bound, which is their number
         self.first_layer = 0  # the model's number of the first of them
         self.products: list[Product] = []  # linear layers, without those of experts and the head

@@ -174,11 +174,13 @@ def cos_sin(rope: Rope, positions: int, device: torch.device) -> Tensor:
 
 
 class AxisTable:
-    """A table of cos_sin() of which the rows behind those of positions are written anew for each launch: one for each
+    """A table of cos_sin() of which the rows behind those of positions are written anew for each step: one for each
     token whose positions on the axes of its Rope differ. table: [positions + spare, dim]."""
 
     def __init__(self, axes: tuple[int, ...], table: Tensor, positions: int) -> None:
         self.table, self.positions = table, positions
+        # For whoever exchanges tables: WorkerFeature.tensors().
+        self.tensors: dict[str, Tensor] = {"cos_sin": table}
         # [dim / 2] int64.
         self.axes = torch.tensor(axes, device=table.device)
 

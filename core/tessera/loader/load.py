@@ -38,9 +38,12 @@ def load_weights(
     arena: Arena,
     report: Callable[[Progress], None],
     place: Place | None = None,
+    unplaced: Sequence[Parameter] = (),
 ) -> None:
     """Puts every parameter on the device in `dtype`. A tensor that two parameters use unchanged (tied embeddings) is
-    read once and shared. The arena counts the bytes. place: what each parameter then holds instead of its tensors."""
+    read once and shared. The arena counts the bytes. place: what each parameter but the unplaced ones then holds
+    instead of its tensors."""
+    kept = {id(parameter) for parameter in unplaced}
     counted: set[object] = set()
     placed: dict[object, Tensor] = {}
     with CopyThreads() as copies:
@@ -52,7 +55,7 @@ def load_weights(
                 if memory not in counted:
                     counted.add(memory)
                     arena.hold(tensor)
-            if place is not None:
+            if place is not None and id(parameter) not in kept:
                 _exchange(parameter, place, placed)
             report(Progress("weights", number + 1, len(parameters)))
     source.release()

@@ -39,6 +39,13 @@ BIT = "media"
 def multimodal(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
     """The whole of a model whose text half is built, or of this stage of it. checkpoint: its config.json. Raises
     RefusedTypeError for a tower that cannot be served."""
+    of_text = len(build.parameters)
+    whole = _whole(text, build, checkpoint)
+    build.tower_parameters += build.parameters[of_text:]
+    return whole
+
+
+def _whole(text: Model, build: Build, checkpoint: Checkpoint) -> TextStage:
     if not build.is_first_stage:
         return TextStage(text, build)
     if isinstance(text, CrossDecoder) and tiled_encoder(checkpoint) is None:
@@ -70,7 +77,7 @@ class TextStage:
 
     def __init__(self, text: Model, build: Build) -> None:
         self.text, self.axis_tables = text, build.axis_tables
-        self.facts = replace(text.facts, functional=False, notes=tuple(build.notes))
+        self.facts = replace(text.facts, notes=tuple(build.notes))
 
     @property
     def pooling(self) -> Mapping[str, PoolingHead]:
@@ -94,23 +101,24 @@ class TextStage:
 
 
 class MultimodalModel(TextStage):
-    """slots: [features, hidden of all levels] on the device, the encoder cache. adds: whether this rank adds the
-    features: the first of those that sum their embeddings, or each where all have the whole sum."""
+    """encoder_cache: "slots", [features, hidden of all levels]. adds: whether this rank adds the features: the first of
+    those that sum their embeddings, or each where all have the whole sum."""
 
     def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
         super().__init__(text, build)
         self.tower, self.adds = tower, build.group.rank == 0 or text.facts.stage_tensors == 1
-        self.slots: Tensor | None = None
+        self.encoder_cache: dict[str, Tensor] = {}
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:
         """number: of slots, each with the features of all levels."""
         shape = number, self.tower.hidden_size * self.tower.levels
-        self.slots = arena.hold(torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target))
+        slots = torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target)
+        self.encoder_cache["slots"] = arena.hold(slots)
 
     def keep(self, features: Tensor, slots: Tensor) -> None:
         """Keeps what the tower made of an image or a sound. features [n, hidden of all levels]; slots: [n] int32."""
-        assert self.slots is not None
-        self.slots.index_copy_(0, slots.long(), features.to(self.slots.dtype))
+        cache = self.encoder_cache["slots"]
+        cache.index_copy_(0, slots.long(), features.to(cache.dtype))
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT in launch.key.bits:
@@ -121,9 +129,8 @@ class MultimodalModel(TextStage):
     def features(self, launch: Launch) -> tuple[Tensor, Tensor]:
         """Which tokens stand for features [T, 1], and these [T, hidden of all levels], those of other tokens being
         any."""
-        assert self.slots is not None
         slots = launch.columns[SLOT]
-        features = self.slots.index_select(0, slots.clamp(min=0))
+        features = self.encoder_cache["slots"].index_select(0, slots.clamp(min=0))
         return (slots >= 0)[:, None], features if self.adds else torch.zeros_like(features)
 
 
@@ -181,10 +188,14 @@ class EncoderDecoder(MultimodalModel):
     text: CrossDecoder
     sources: Tensor | None = None
 
+    def __init__(self, text: CrossDecoder, tower: Tower | EncoderTower, build: Build) -> None:
+        super().__init__(text, tower, build)
+        self.facts = replace(self.facts, functional=False)  # sources are another tensor in each launch
+
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT in launch.key.bits and self.sources is not None:
-            assert self.slots is not None
-            self.text.write(self.slots.index_select(0, self.sources), launch, caches)
+            features = self.encoder_cache["slots"].index_select(0, self.sources)
+            self.text.write(features, launch, caches)
         return self.text.forward(x, launch, caches, residual)
 
 

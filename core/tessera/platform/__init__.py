@@ -76,6 +76,7 @@ from tessera.platform.feature import (
     WorkerFeature,
     asked_bits,
     possible_bits,
+    prompt_bits,
 )
 from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
 from tessera.platform.hooks import hookimpl
@@ -85,6 +86,7 @@ from tessera.platform.launch import (
     Buffers,
     Launch,
     LaunchKey,
+    LaunchRows,
     Plan,
     RequestView,
     Resource,
@@ -249,6 +251,7 @@ __all__ = [
     "LatentSpec",
     "Launch",
     "LaunchKey",
+    "LaunchRows",
     "LaunchShape",
     "LayerCache",
     "LayerFormat",
@@ -341,6 +344,7 @@ __all__ = [
     "memory_defaults",
     "persistent",
     "possible_bits",
+    "prompt_bits",
     "replace",
     "rotary_angles",
     "sampled_at",

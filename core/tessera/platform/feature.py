@@ -17,7 +17,7 @@ import numpy as np
 from tessera.arrays import Array
 from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.device import Arena, Tensor
-from tessera.platform.launch import Launch, Resource
+from tessera.platform.launch import Launch, LaunchRows, Resource
 from tessera.platform.model import Model, Product
 from tessera.platform.ops import BoundOps, Wrapper
 
@@ -218,6 +218,11 @@ class WorkerFeature:
         """The bits that it may add to launch keys. Default: none."""
         return frozenset()
 
+    def prompt_keys(self) -> frozenset[str]:
+        """Bits beside keys() that launches with prompts alone may have, and that no launch is captured with. A runner
+        that compiles launches ahead compiles those of prompts with them too. Default: none."""
+        return frozenset()
+
     def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
         """Those of keys() that a step needs. columns: the values of its rows in the feature's columns, by name.
         Warm-up captures launches with the bits of default values, and with all. Default: all."""
@@ -228,8 +233,21 @@ class WorkerFeature:
         place. Default: changes none."""
         return False
 
-    def begin(self, step: SchedulerOutput) -> None:
-        """Called at the start of each step, after open(). Default: does nothing."""
+    def begin(self, step: SchedulerOutput) -> bool:
+        """Called at the start of each step, after open(). Returns whether it changed any of its tensors() in place.
+        Default: changes none."""
+        return False
+
+    def token_columns(self, launch: LaunchRows) -> Mapping[str, Array]:
+        """Values of some of its columns that a launch has for each token, by name, [T] of the column's dtype; a token
+        of a column that is left out has its row's value. Called before the forward pass of each launch. Default:
+        none."""
+        return {}
+
+    def positions(self, launch: LaunchRows) -> Array | None:
+        """The positions [T] int32 that rotary embeddings turn a launch's tokens by, where these are not their places in
+        the cache. Called before the forward pass of each launch. Default: None, they are."""
+        return None
 
     def before(self, launch: Launch) -> None:
         """Called before the forward pass of each launch. It may write into the launch's tensors, but not replace them.
@@ -253,6 +271,11 @@ def possible_bits(features: Sequence[WorkerFeature]) -> list[frozenset[str]]:
         idle = feature.bits({column.name: np.array([column.default], column.dtype) for column in feature.columns()})
         variants = [known | bits for bits in dict.fromkeys((idle, feature.keys())) for known in variants]
     return variants
+
+
+def prompt_bits(features: Sequence[WorkerFeature]) -> frozenset[str]:
+    """The bits of launches with prompts alone."""
+    return frozenset[str]().union(*(feature.prompt_keys() for feature in features))
 
 
 def asked_bits(features: Sequence[WorkerFeature], columns: Mapping[str, Array], rows: Array) -> frozenset[str]:

@@ -195,6 +195,32 @@ class Launch:
         return states if self.key.samples_all else states.index_select(0, self.logits_indices)
 
 
+@dataclass(frozen=True)
+class LaunchRows:
+    """The n rows of a launch as plain numbers, for what says more of their tokens (WorkerFeature.token_columns)."""
+
+    # of its key
+    bits: frozenset[str]
+    # T, with padding
+    num_tokens: int
+    # [n] int32: indices into the row state
+    rows: Array
+    # [n] int: the position of each row's first token in this launch
+    starts: Array
+    # [n] int: tokens that each row computes
+    counts: Array
+    # [n] int: which of the T tokens is each row's first
+    places: Array
+
+    @classmethod
+    def from_launch(cls, launch: Launch) -> LaunchRows:
+        part = slice(launch.num_rows)
+        counts = launch.query_lens_host[part]
+        starts = launch.seq_lens_host[part] - counts
+        places = launch.query_start_loc_host[part]
+        return cls(launch.key.bits, launch.key.tokens, launch.rows_host[part], starts, counts, places)
+
+
 class Buffers(Protocol):
     """Device tensors by name that keep their addresses from launch to launch."""
 

@@ -128,6 +128,11 @@ RUNNER_TAKES: Mapping[str, str] = MappingProxyType(
             "models that answer with numbers: RowOpened.pooling; a row that has it samples nothing, and "
             "StepOutput.pooled has what the heads in Model.pooling make of its prompt once it is computed"
         ),
+        "media": (
+            "images and sounds in prompts: the feature's worker half makes features in WorkerFeature.begin(), by code "
+            "that runs op by op where Device.target is; WorkerFeature.tensors() holds them, and token_columns() and "
+            "positions() say what a launch's tokens stand for"
+        ),
         "expert_parallel": (
             "--enable-expert-parallel: RunnerServices.groups['expert'], whose workers divide the experts of "
             "RunnerServices.build_model()'s model"
@@ -290,7 +295,8 @@ class RunnerServices(Protocol):
         prepared by their ops on `device`. place: called with the checkpoint's name of a layer (of the first one, if
         several are joined), the name of a part of its weight ("weight", "bias", those of a scheme) and the tensor; the
         model keeps what it returns, so a runner moves weights to where its library has them. It is called once for a
-        tensor that two layers share. Returns each weight as the mapping in which the model looks its parts up whenever
+        tensor that two layers share, and not for the weights of a tower, whose code runs op by op where `device`
+        has them. Returns each of the others as the mapping in which the model looks its parts up whenever
         it is called: a runner that traces the model as a function of its weights exchanges them there. Raises
         ModelError for broken files."""
 

@@ -3,7 +3,7 @@ positions tokens have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from tessera.models.mllama import IMAGE_SHOWN, IMAGES
 from tessera.models.multimodal import BIT, SEEN, SLOT, EncoderDecoder, MultimodalModel, TextStage
 from tessera.models.through_transformers.partial_encoding import PartialEncoding
 from tessera.platform.attention import AHEAD, FIRST_SOURCE, NUM_SOURCES, SOURCES
-from tessera.platform.device import Arena
+from tessera.platform.device import Arena, Tensor
 from tessera.platform.feature import Column, WorkerFeature
-from tessera.platform.launch import Launch
+from tessera.platform.launch import Launch, LaunchRows
 from tessera.platform.model import Model, Product
 from tessera.platform.ops import BoundOps
 from tessera.step import MediaToEncode, RowMedia, RowOpened, SchedulerOutput
@@ -28,24 +28,27 @@ _RANGES = (FIRST_SOURCE, NUM_SOURCES, IMAGE_SHOWN)
 """The columns of what RowMedia.ranges says."""
 
 
-class MediaInWorker(WorkerFeature):
-    """It must be the first feature that wraps the model."""
+def media_in_worker(config: EngineConfig, option: str) -> MediaInWorker:
+    """FEATURE.worker: how a model of this type sees what is beside its text."""
+    checkpoint = config.model.checkpoint
+    if tiled_encoder(checkpoint) is not None:
+        return RangesInWorker(config)
+    return EncoderInWorker(config) if encoder_length(checkpoint) else MediaInWorker(config)
 
-    def __init__(self, config: EngineConfig, option: str) -> None:
+
+class MediaInWorker(WorkerFeature):
+    """Features take the place of tokens' embeddings. It must be the first feature that wraps the model."""
+
+    def __init__(self, config: EngineConfig) -> None:
         checkpoint = config.model.checkpoint
         self._number = config.encoder_cache_tokens
         # Whether tokens see some that come after them.
         self._ahead = computes_whole(checkpoint) or sees_prompt(checkpoint)
         self._by_modality = tokens_around(checkpoint) is not None
-        # Whether tokens see images through cross attention.
-        self._tiled = tiled_encoder(checkpoint) is not None
-        self._has_encoder = self._tiled or encoder_length(checkpoint) > 0
-        # By row with images, of its tokens behind the prompt: [3, 1] int32, as of RowMedia.ranges.
-        self._last: dict[int, Array] = {}
         # What the tokens of the current step stand for, by row.
         self._rows: dict[int, RowMedia] = {}
-        # Of the rows that begin in the current step, the slots of what their encoder made.
-        self._sources: dict[int, Array] = {}
+        # Where tokens of the current step have positions on several axes: by row, their rows of the rotary tables.
+        self._turned: dict[int, Array] = {}
         # What is added to the positions of a row's tokens behind its prompt, where it is not 0.
         self._shifts: dict[int, int] = {}
         self._model: TextStage | None = None
@@ -58,10 +61,7 @@ class MediaInWorker(WorkerFeature):
         slots = Column(SLOT, "int32", default=-1, each="token", internal=True)
         ahead = (Column(AHEAD, "int32", each="token", internal=True),) if self._ahead else ()
         seen = (Column(SEEN, "int32", each="token", internal=True),) if self._by_modality else ()
-        sources = (Column(SOURCES, "int32", internal=True),) if self._has_encoder else ()
-        last = [Column(name, "int32", internal=True) for name in (LAST_FIRST, LAST_NUMBER) if self._tiled]
-        ranges = [Column(name, "int32", each="token", internal=True) for name in _RANGES if self._tiled]
-        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen, *sources, *last, *ranges)
+        return (slots, Column(SHIFT, "int32", internal=True), *ahead, *seen)
 
     def attach(self, products: Sequence[Product], ops: BoundOps, arena: Arena) -> None:
         self._device, self._arena = ops.device, arena
@@ -73,125 +73,170 @@ class MediaInWorker(WorkerFeature):
             self._model = model
         return model
 
+    def tensors(self) -> Sequence[MutableMapping[str, Tensor]]:
+        model = self._model
+        if model is None:
+            return ()
+        features = (model.encoder_cache,) if isinstance(model, MultimodalModel) else ()
+        return (*features, *(table.tensors for table in model.axis_tables))
+
     # ---- in steps
 
-    def keys(self) -> frozenset[str]:
-        return frozenset((IMAGES,)) if self._tiled else frozenset()
+    def prompt_keys(self) -> frozenset[str]:
+        return frozenset((BIT,))
 
     def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
-        encodes = frozenset((BIT,)) if self._rows or self._sources else frozenset()
-        return encodes | self.keys() if self._tiled and columns[SOURCES].any() else encodes
+        return self.prompt_keys() if self._rows else frozenset()
+
+    def open(self, opened: Sequence[RowOpened]) -> bool:
+        for one in opened:
+            self._shifts.pop(one.row, None)
+            if shift := int(one.columns.get(SHIFT, 0)):
+                self._shifts[one.row] = shift
+        return False
+
+    def begin(self, step: SchedulerOutput) -> bool:
+        media = step.media
+        self._rows = {} if media is None else {one.row: one for one in media.rows}
+        turned = self._turn()
+        if media is None or not isinstance(self._model, MultimodalModel):
+            return turned
+        for number in media.dropped:
+            del self._encodings[number]
+        kept = [self._encode(self._model, one) for one in media.encode]
+        return turned or any(kept)
+
+    def _encode(self, model: MultimodalModel, part: MediaToEncode) -> bool:
+        """Goes on with an image as far as its part in the step says. Whether its features are kept now."""
+        if part.number not in self._encodings:
+            inputs = {name: torch.from_numpy(value.copy()) for name, value in part.inputs.items()}
+            self._encodings[part.number] = PartialEncoding(model.tower, part.modality, inputs)
+        features = self._encodings[part.number].advance(part.done / len(part.slots))
+        if part.done < len(part.slots):
+            return False
+        assert features is not None, "it was computed to its end"
+        model.keep(features, torch.from_numpy(part.slots.copy()).to(self._device.target))
+        del self._encodings[part.number]
+        return True
+
+    def _turn(self) -> bool:
+        """Fills the spare rows of rotary tables for the step's tokens whose positions differ by axis. Whether there are
+        any."""
+        self._turned = {}
+        if self._model is None or not self._model.axis_tables:
+            return False
+        spare, apart = self._model.axis_tables[0].positions, []
+        for row, media in self._rows.items():
+            if media.positions is None:
+                continue
+            differ = (media.positions != media.positions[0]).any(axis=0)
+            number = int(np.count_nonzero(differ))
+            turned = media.positions[0].copy()
+            turned[differ] = spare + np.arange(number)
+            spare += number
+            self._turned[row] = turned
+            if number:
+                apart.append(media.positions[:, differ])
+        if not apart:
+            return False
+        together = torch.from_numpy(np.concatenate(apart, axis=1).astype(np.int64)).to(self._device.target)
+        for table in self._model.axis_tables:
+            table.fill(together)
+        return True
+
+    # ---- in launches
+
+    def token_columns(self, launch: LaunchRows) -> Mapping[str, Array]:
+        if BIT not in launch.bits:
+            return {}
+        slots = np.full(launch.num_tokens, -1, np.int32)
+        ahead, seen = np.zeros_like(slots), np.zeros_like(slots)
+        for row, start, place in zip(launch.rows.tolist(), launch.starts.tolist(), launch.places.tolist(), strict=True):
+            media = self._rows.get(row)
+            if media is None:
+                continue
+            slots[media.places - start + place] = media.slots
+            if media.ahead is not None:
+                ahead[place : place + len(media.ahead)] = media.ahead
+            if media.seen is not None:
+                seen[place : place + len(media.seen)] = media.seen
+        beside = ({AHEAD: ahead} if self._ahead else {}) | ({SEEN: seen} if self._by_modality else {})
+        return {SLOT: slots, **beside}
+
+    def positions(self, launch: LaunchRows) -> Array | None:
+        rows = launch.rows.tolist()
+        if self._model is None or not any(row in self._shifts or row in self._turned for row in rows):
+            return None
+        shifts = np.array([self._shifts.get(row, 0) for row in rows], np.int64)
+        positions = np.zeros(launch.num_tokens, np.int32)
+        places = ranges(launch.places.astype(np.int64), launch.counts)
+        positions[places] = ranges(launch.starts + shifts, launch.counts)
+        for row, place in zip(rows, launch.places.tolist(), strict=True):
+            turned = self._turned.get(row)
+            if turned is not None:
+                positions[place : place + len(turned)] = turned
+        return positions
+
+
+class EncoderInWorker(MediaInWorker):
+    """Tokens see what an encoder made through cross attention, and none stands for it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        # Of the rows that begin in the current step, the slots of what their encoder made.
+        self._sources: dict[int, Array] = {}
+
+    def columns(self) -> Sequence[Column]:
+        return (*super().columns(), Column(SOURCES, "int32", internal=True))
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        return self.prompt_keys() if self._rows or self._sources else frozenset()
+
+    def begin(self, step: SchedulerOutput) -> bool:
+        self._sources = {} if step.media is None else {one.row: one.slots for one in step.media.sources}
+        return super().begin(step)
+
+    def before(self, launch: Launch) -> None:
+        """Says what the encoders of a launch's rows made that begin in it, in the order of Launch.slot_mapping."""
+        if isinstance(self._model, EncoderDecoder):
+            rows = launch.rows_host[: launch.num_rows].tolist()
+            begun = [self._sources[row] for row in rows if row in self._sources]
+            sources = torch.from_numpy(np.concatenate(begun)).to(self._device.target) if begun else None
+            self._model.sources = sources
+
+
+class RangesInWorker(EncoderInWorker):
+    """Each token sees a range of the positions that an encoder made of several images."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        # By row with images, of its tokens behind the prompt: [3, 1] int32, as of RowMedia.ranges.
+        self._last: dict[int, Array] = {}
+
+    def columns(self) -> Sequence[Column]:
+        last = [Column(name, "int32", internal=True) for name in (LAST_FIRST, LAST_NUMBER)]
+        ranges = [Column(name, "int32", each="token", internal=True) for name in _RANGES]
+        return (*super().columns(), *last, *ranges)
+
+    def keys(self) -> frozenset[str]:
+        return frozenset((IMAGES,))
+
+    def bits(self, columns: Mapping[str, Array]) -> frozenset[str]:
+        return super().bits(columns) | (self.keys() if columns[SOURCES].any() else frozenset())
 
     def open(self, opened: Sequence[RowOpened]) -> bool:
         for one in opened:
             self._last.pop(one.row, None)
             if number := int(one.columns.get(LAST_NUMBER, 0)):
                 self._last[one.row] = int32([int(one.columns[LAST_FIRST]), number, 1])[:, None]
-            self._shifts.pop(one.row, None)
-            if shift := int(one.columns.get(SHIFT, 0)):
-                self._shifts[one.row] = shift
-        return False
+        return super().open(opened)
 
-    def begin(self, step: SchedulerOutput) -> None:
-        media = step.media
-        self._rows = {} if media is None else {one.row: one for one in media.rows}
-        self._sources = {} if media is None else {one.row: one.slots for one in media.sources}
-        if media is None or not isinstance(self._model, MultimodalModel):
-            return
-        for number in media.dropped:
-            del self._encodings[number]
-        for one in media.encode:
-            self._encode(self._model, one)
-
-    def _encode(self, model: MultimodalModel, part: MediaToEncode) -> None:
-        """Goes on with an image as far as its part in the step says."""
-        if part.number not in self._encodings:
-            inputs = {name: torch.from_numpy(value.copy()) for name, value in part.inputs.items()}
-            self._encodings[part.number] = PartialEncoding(model.tower, part.modality, inputs)
-        features = self._encodings[part.number].advance(part.done / len(part.slots))
-        if part.done == len(part.slots):
-            assert features is not None, "it was computed to its end"
-            model.keep(features, torch.from_numpy(part.slots.copy()).to(self._device.target))
-            del self._encodings[part.number]
-
-    def before(self, launch: Launch) -> None:
-        if isinstance(self._model, EncoderDecoder):
-            self._begin_rows(self._model, launch)
-            if IMAGES in launch.key.bits:
-                self._show(launch)
-        elif BIT in launch.key.bits:
-            self._place(launch)
-        if self._model is not None and self._model.axis_tables:
-            self._turn(launch)
-
-    def _begin_rows(self, model: EncoderDecoder, launch: Launch) -> None:
-        """Says what the encoders of a launch's rows made that begin in it, in the order of Launch.slot_mapping."""
-        rows = launch.rows_host[: launch.num_rows].tolist()
-        begun = [self._sources[row] for row in rows if row in self._sources]
-        model.sources = torch.from_numpy(np.concatenate(begun)).to(self._device.target) if begun else None
-
-    def _show(self, launch: Launch) -> None:
-        """Says which positions a launch's tokens see."""
-        shown = np.zeros((3, launch.key.tokens), np.int32)
-        for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
-            media, begin = self._rows.get(row), int(launch.query_start_loc_host[index])
-            end = begin + int(launch.query_lens_host[index])
+    def token_columns(self, launch: LaunchRows) -> Mapping[str, Array]:
+        if IMAGES not in launch.bits:
+            return {}
+        shown = np.zeros((len(_RANGES), launch.num_tokens), np.int32)
+        for row, count, place in zip(launch.rows.tolist(), launch.counts.tolist(), launch.places.tolist(), strict=True):
+            media = self._rows.get(row)
             own = None if media is None else media.ranges
-            shown[:, begin:end] = self._last.get(row, 0) if own is None else own
-        for name, values in zip(_RANGES, shown, strict=True):
-            self._device.to_device(values, launch.columns[name])
-
-    def _place(self, launch: Launch) -> None:
-        """Says which of a launch's tokens stand for features."""
-        slots = np.full(launch.key.tokens, -1, np.int32)
-        ahead, seen = np.zeros_like(slots), np.zeros_like(slots)
-        starts = launch.seq_lens_host - launch.query_lens_host
-        for index, row in enumerate(launch.rows_host[: launch.num_rows].tolist()):
-            media = self._rows.get(row)
-            if media is not None:
-                first = int(launch.query_start_loc_host[index]) - int(starts[index])
-                slots[media.places + first] = media.slots
-                begin = int(launch.query_start_loc_host[index])
-                if media.ahead is not None:
-                    ahead[begin : begin + len(media.ahead)] = media.ahead
-                if media.seen is not None:
-                    seen[begin : begin + len(media.seen)] = media.seen
-        self._device.to_device(slots, launch.columns[SLOT])
-        if self._ahead:
-            self._device.to_device(ahead, launch.columns[AHEAD])
-        if self._by_modality:
-            self._device.to_device(seen, launch.columns[SEEN])
-
-    def _turn(self, launch: Launch) -> None:
-        """Changes the positions of a launch's tokens: to those that they have on all axes, or, where these differ, to
-        the spare rows of rotary tables, which it fills."""
-        rows = launch.rows_host[: launch.num_rows].tolist()
-        if not any(row in self._shifts or row in self._rows for row in rows):
-            return
-        assert self._model is not None
-        lengths, firsts = launch.query_lens_host, launch.query_start_loc_host[:-1]
-        starts = launch.seq_lens_host - lengths
-        shifts = np.array([self._shifts.get(row, 0) for row in rows], np.int64)
-        positions = np.zeros(launch.key.tokens, np.int32)
-        most = slice(launch.num_rows)
-        places = ranges(firsts[most].astype(np.int64), lengths[most])
-        positions[places] = ranges(starts[most] + shifts, lengths[most])
-        spare = self._model.axis_tables[0].positions
-        apart: list[Array] = []
-        for index, row in enumerate(rows):
-            media = self._rows.get(row)
-            if media is None or media.positions is None:
-                continue
-            own = media.positions
-            differ = (own != own[0]).any(axis=0)
-            mine = own[0].copy()
-            number = int(np.count_nonzero(differ))
-            mine[differ] = spare + np.arange(number)
-            spare += number
-            positions[firsts[index] : firsts[index] + len(mine)] = mine
-            apart.append(own[:, differ])
-        self._device.to_device(positions, launch.positions)
-        if apart:
-            together = torch.from_numpy(np.concatenate(apart, axis=1).astype(np.int64)).to(self._device.target)
-            for table in self._model.axis_tables:
-                table.fill(together)
+            shown[:, place : place + count] = self._last.get(row, 0) if own is None else own
+        return dict(zip(_RANGES, shown, strict=True))

@@ -22,7 +22,7 @@ from tessera.platform.attention import AttentionBackend, MixerBackend
 from tessera.platform.collectives import Alone
 from tessera.platform.feature import WorkerFeature, possible_bits
 from tessera.platform.graph import Eager, GraphRunner
-from tessera.platform.launch import Launch, LaunchKey, Plan
+from tessera.platform.launch import Launch, LaunchKey, LaunchRows, Plan
 from tessera.platform.loaded_model import CacheNeeds, LoadedModel, MemoryBudget
 from tessera.platform.model import Model
 from tessera.platform.platform import Platform
@@ -368,12 +368,24 @@ class CoreRunner(ModelRunner):
             launch = prepared.launch
             for observer in observers:
                 observer.observe(launch)
-            for feature in self.features:
-                feature.before(launch)
+            self._fill(launch)
             self._planned(launch, captured=self._is_captured(launch.key))
             results.append((prepared, self._run(launch, whole=len(prepared.rows) == len(step.rows))))
             self.build.ops.fallbacks.update(self.build.fallbacks)
         return ExecutedStep(step, results, perf_counter() - began, observers)
+
+    def _fill(self, launch: Launch) -> None:
+        """What features say of a launch's tokens."""
+        if not self.features:
+            return
+        rows = LaunchRows.from_launch(launch)
+        for feature in self.features:
+            for name, values in feature.token_columns(rows).items():
+                self.device.to_device(values, launch.columns[name])
+            positions = feature.positions(rows)
+            if positions is not None:
+                self.device.to_device(positions, launch.positions)
+            feature.before(launch)
 
     def _apply(self, step: SchedulerOutput) -> None:
         """What a step changes before its launches: the rows that it opens, block tables, copies of blocks."""

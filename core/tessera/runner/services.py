@@ -129,11 +129,12 @@ class Services:
 
     def load_weights(self, place: Place) -> list[MutableMapping[str, Tensor]]:
         assert self.build is not None, "build_model() comes first"
-        parameters = self.build.parameters
+        parameters, eager = self.build.parameters, self.build.tower_parameters
         with self.device.arena("weights") as arena:
-            load_weights(parameters, self.source, self.dtype, self.device, arena, lambda _: None, place)
+            load_weights(parameters, self.source, self.dtype, self.device, arena, lambda _: None, place, eager)
         self.notes += describe_skipped_weights(self.build.weights)
-        return [cast("MutableMapping[str, Tensor]", parameter.packed) for parameter in parameters]
+        placed = [parameter for parameter in parameters if not any(parameter is one for one in eager)]
+        return [cast("MutableMapping[str, Tensor]", parameter.packed) for parameter in placed]
 
     def _wrappers(self) -> dict[str, Wrapper]:
         """The wrappers of all features. Raises PlatformError if two wrap the same op."""

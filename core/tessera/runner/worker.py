@@ -36,7 +36,12 @@ def check_one_device(platform: Platform, spec: WorkerSpec) -> None:
 
 
 _QUANTIZED, _POOLING = "quantized checkpoints", "models that answer with numbers"
-_INSTEAD = {_QUANTIZED: "use the unquantized model", _POOLING: "use one that generates text, or another platform"}
+_MEDIA = "images and sounds"
+_INSTEAD = {
+    _QUANTIZED: "use the unquantized model",
+    _POOLING: "use one that generates text, or another platform",
+    _MEDIA: 'serve the text alone with --limit-mm-per-prompt \'{"image": 0, "video": 0, "audio": 0}\'',
+}
 """What to do where a platform's own runner does not take these; where it is a flag, to remove it."""
 _NOT_TAKEN = ""
 """In place of a name in RUNNER_TAKES: what core's runner alone takes."""
@@ -111,6 +116,7 @@ class Worker:
             ("drafts", "--speculative-config", config.scheduler.speculative is not None),
             (_NOT_TAKEN, '--speculative-config of the method "mtp"', config.scheduler.predicts),
             ("pooling", _POOLING, config.model.pooler is not None),
+            ("media", _MEDIA, bool(config.model.modalities)),
             ("expert_parallel", "--enable-expert-parallel", config.parallel.expert_parallel),
             ("stages", f"--pipeline-parallel-size {stages}", stages > 1),
         )

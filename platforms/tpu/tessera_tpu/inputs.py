@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,12 +17,14 @@ from tessera.platform import (
     Column,
     InputBatch,
     LaunchKey,
+    LaunchRows,
     LaunchShape,
     SchedulerOutput,
     ShapePolicy,
     StepShape,
     WorkerFeature,
     asked_bits,
+    prompt_bits,
 )
 
 
@@ -51,14 +53,28 @@ def as_float(bits: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
-def launch_fields(key: LaunchKey, plan: CachePlan, columns: Sequence[Column] = ()) -> Fields:
+TURNED = "turned"
+
+
+def with_prompts(key: LaunchKey) -> bool:
+    return key.kind not in ("decode", "verify")
+
+
+def turns(features: Sequence[WorkerFeature]) -> bool:
+    """Whether a feature says by which positions rotary embeddings turn tokens."""
+    return any(type(feature).positions is not WorkerFeature.positions for feature in features)
+
+
+def launch_fields(key: LaunchKey, plan: CachePlan, columns: Sequence[Column] = (), turning: bool = False) -> Fields:
     """token_at [T]: where each token is in the flattened table of all rows' tokens. draft [T]: the token, if it is a
     draft, which the host has, else -1. row, positions [T], start, count, first [R]: as in Rows. at [S]: the tokens
     whose hidden states become logits. tables0, ... [R, blocks]: block tables by cache group. By column_part(), the
-    columns of features, [R] or [T]."""
+    columns of features, [R] or [T]. turned [T]: the positions that rotary embeddings turn tokens by, if these are not
+    `positions` everywhere."""
     tokens, rows = (key.tokens,), (key.rows,)
     fields: dict[str, tuple[int, ...]] = {"token_at": tokens, "draft": tokens, "row": tokens, "positions": tokens}
     fields |= {"start": rows, "count": rows, "first": rows, "at": (key.num_samples,)}
+    fields |= {TURNED: tokens} if turning else {}
     widths = (group.blocks_of(plan.max_model_len) for group in plan.groups)
     fields |= {f"tables{number}": (key.rows, width) for number, width in enumerate(widths)}
     return Fields(fields | {column_part(column): rows if column.each == "row" else tokens for column in columns})
@@ -89,6 +105,7 @@ class Launches:
     ) -> None:
         self.plan, self.batch, self.shapes, self.features = plan, batch, shapes, features
         self.columns = [column for feature in features for column in feature.columns()]
+        self.turning, self.prompt_bits = turns(features), prompt_bits(features)
         self.width = batch.tokens.shape[1]
         self.spare = plan.num_rows * self.width
         self._fields: dict[LaunchKey, Fields] = {}
@@ -109,13 +126,26 @@ class Launches:
 
     def _fields_of(self, key: LaunchKey) -> Fields:
         if key not in self._fields:
-            self._fields[key] = launch_fields(key, self.plan, self.columns)
+            self._fields[key] = launch_fields(key, self.plan, self.columns, self.turning)
         return self._fields[key]
+
+    def _fill(self, parts: Mapping[str, Array], launch: LaunchRows) -> None:
+        """What features say of a launch's tokens."""
+        if self.turning:
+            parts[TURNED][:] = parts["positions"]
+        for feature in self.features:
+            for name, values in feature.token_columns(launch).items():
+                parts[f"column {name}"][:] = values.view(np.int32)
+            positions = feature.positions(launch)
+            if positions is not None:
+                parts[TURNED][:] = positions
 
     def _launch(
         self, shape: LaunchShape, rows: Array, starts: Array, lengths: Array, drafts: Array, samples: Array
     ) -> Prepared:
         key, number = shape.key, len(rows)
+        if not with_prompts(key):
+            key = replace(key, bits=key.bits - self.prompt_bits)
         flat, parts = self._fields_of(key).empty()
         begin = np.arange(number) * shape.stride if shape.stride else np.cumsum(lengths) - lengths
         row_of = np.repeat(np.arange(number), lengths)
@@ -138,6 +168,7 @@ class Launches:
                 own[place] = values[rows[row_of]]
             else:
                 own[:number] = values[rows]
+        self._fill(parts, LaunchRows(key.bits, key.tokens, rows, starts, lengths, begin))
         if key.kind == "verify":
             parts["draft"][place[within > 0]] = drafts
             parts["at"][:] = np.arange(key.tokens)

@@ -10,9 +10,19 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tessera.platform import CachePlan, Column, Launch, LaunchKey, Model, OpSet, RowOpened, Tensor, WorkerFeature
+from tessera.platform import (
+    CachePlan,
+    Column,
+    Launch,
+    LaunchKey,
+    Model,
+    OpSet,
+    SchedulerOutput,
+    Tensor,
+    WorkerFeature,
+)
 from tessera_tpu.arrays import as_jax, as_torch, traced
-from tessera_tpu.inputs import as_float, column_part, launch_fields
+from tessera_tpu.inputs import TURNED, as_float, column_part, launch_fields, turns
 from tessera_tpu.plan import AttentionPlan, Rows, Tiles
 from tessera_tpu.sampling import DeviceSampler
 
@@ -31,6 +41,8 @@ class TracedModel:
     columns: list[Column]
     # arguments, as the model holds them: weights, then the features', which are in the host's memory
     tensors: list[Tensor]
+    # whether tokens have positions of their own, by which rotary embeddings turn them
+    turning: bool
 
     def __init__(
         self,
@@ -40,21 +52,24 @@ class TracedModel:
         features: Sequence[WorkerFeature] = (),
         place: Callable[[Tensor], Any] = as_jax,
     ) -> None:
-        """weights: where the model looks them up. place: copies a feature's tensor to the devices."""
+        """weights: where the model looks them up, and features' tensors if it has them too. place: copies a feature's
+        tensor to the devices."""
         self.model, self.ops, self.features, self._place = model, ops, features, place
         self.columns = [column for feature in features for column in feature.columns()]
+        self.turning = turns(features)
         self._places: dict[int, list[tuple[MutableMapping[str, Tensor], str]]] = {}
-        held = self._collect(weights)
+        others = self._collect(mapping for feature in features for mapping in feature.tensors())
+        held = [tensor for number, tensor in self._collect(weights).items() if number not in others]
         self._number = len(held)
-        self.tensors = [*held, *self._collect(mapping for feature in features for mapping in feature.tensors())]
+        self.tensors = [*held, *others.values()]
 
-    def _collect(self, mappings: Iterable[MutableMapping[str, Tensor]]) -> list[Tensor]:
+    def _collect(self, mappings: Iterable[MutableMapping[str, Tensor]]) -> dict[int, Tensor]:
         held: dict[int, Tensor] = {}
         for mapping in mappings:
             for part, tensor in mapping.items():
                 held[id(tensor)] = tensor
                 self._places.setdefault(id(tensor), []).append((mapping, part))
-        return list(held.values())
+        return held
 
     @cached_property
     def values(self) -> list[Any]:
@@ -62,9 +77,10 @@ class TracedModel:
         weights, others = self.tensors[: self._number], self.tensors[self._number :]
         return [*map(as_jax, weights), *map(self._place, others)]
 
-    def open(self, rows: Sequence[RowOpened]) -> None:
-        """Tells the features which rows a step opens, and copies again what they change for them."""
-        changed = [feature.open(rows) for feature in self.features]
+    def begin(self, step: SchedulerOutput) -> None:
+        """Tells the features what a step opens and holds, and copies again what they change for it."""
+        changed = [feature.open(step.opened) for feature in self.features] if step.opened else []
+        changed += [feature.begin(step) for feature in self.features]
         if any(changed):
             self.values = [*self.values[: self._number], *map(self._place, self.tensors[self._number :])]
 
@@ -79,8 +95,8 @@ class TracedModel:
             self._exchange(self.tensors)
 
     def _exchange(self, tensors: Sequence[Tensor]) -> None:
-        for tensor, places in zip(tensors, self._places.values(), strict=True):
-            for mapping, part in places:
+        for own, tensor in zip(self.tensors, tensors, strict=True):
+            for mapping, part in self._places[id(own)]:
                 mapping[part] = tensor
 
     # ---- what is compiled
@@ -90,7 +106,7 @@ class TracedModel:
     ) -> tuple[list[Any], Any, Any]:
         """caches: by layer, its planes. tokens [rows, width] int32: of all rows. flat: as launch_fields() says. Returns
         the caches, the tokens with the drafts, and the hidden states [S, hidden] after the final norm."""
-        parts = launch_fields(key, plan, self.columns).split(flat)
+        parts = launch_fields(key, plan, self.columns, self.turning).split(flat)
         known = tokens.reshape(-1)[parts["token_at"]]
         ids = jnp.where(parts["draft"] < 0, known, parts["draft"])
         tokens = fed(tokens, parts["token_at"], ids)
@@ -149,7 +165,7 @@ def _launch(
         num_tokens=key.tokens,
         rows=None,
         tokens=as_torch(ids),
-        positions=as_torch(parts["positions"]),
+        positions=as_torch(parts.get(TURNED, parts["positions"])),
         query_start_loc=None,
         query_lens=as_torch(parts["count"]),
         seq_lens=as_torch(parts["first"] + parts["count"]),

@@ -32,13 +32,14 @@ from tessera.platform import (
     TokenMasks,
     WorkerFeature,
     possible_bits,
+    prompt_bits,
     sampled_at,
     step_output,
     write_drafts,
 )
 from tessera_tpu.arrays import as_torch, host_array, nbytes
 from tessera_tpu.attention import PagedAttention, block_of
-from tessera_tpu.inputs import Launches, Prepared, launch_fields
+from tessera_tpu.inputs import Launches, Prepared, launch_fields, with_prompts
 from tessera_tpu.mesh import DeviceMesh
 from tessera_tpu.model import TracedModel, copied, fed, opened
 from tessera_tpu.ops import compiled
@@ -98,7 +99,7 @@ class JaxRunner(ModelRunner):
     # [rows + 1, max_model_len + 1] int32: of all rows, on the device; the last row is for padding
     tokens: Any
 
-    takes = frozenset({"drafts", "kv_cache_dtype", "lora", "quantization"})
+    takes = frozenset({"drafts", "kv_cache_dtype", "lora", "media", "quantization"})
 
     def __init__(self, services: RunnerServices, mesh: DeviceMesh, kernels: Kernels) -> None:
         """mesh: of all devices. kernels: of attention."""
@@ -110,10 +111,6 @@ class JaxRunner(ModelRunner):
     def load(self, budget: MemoryBudget) -> LoadedModel:
         services, self.attention = self.services, PagedAttention(self.kernels)
         attention = self.attention
-        if services.config.model.modalities:
-            raise RefusedError(
-                "This platform reads no images; serve the text model alone with --limit-mm-per-prompt '{\"image\": 0}'."
-            )
         for feature in services.features():
             refuse_beyond_the_model(feature)
         ops = compiled(services.reference())
@@ -126,16 +123,20 @@ class JaxRunner(ModelRunner):
         services.accept(model.facts)
         self.facts, config = model.facts, services.config
         self.sampler = services.sampler()
-        tables = {name: self._placed("norm", name, table) for name, table in attention.tables.items()}
-        attention.tables.update(tables)
         weights = services.load_weights(self._placed)
         features = services.features()
+        changing = {id(tensor) for feature in features for mapping in feature.tensors() for tensor in mapping.values()}
+        for name, table in attention.tables.items():
+            if id(table) not in changing:
+                attention.tables[name] = self._placed("norm", name, table)
         self.model = TracedModel(
             model, services.reference(), [*weights, attention.tables], features, self._copied_whole
         )
         self.shapes = bucketed(config)
         keys = self.shapes.keys()
         self.keys = [replace(key, bits=bits) for bits in possible_bits(features) for key in keys]
+        if beside := prompt_bits(features):
+            self.keys += [replace(key, bits=key.bits | beside) for key in self.keys if with_prompts(key)]
         self.samples = sorted({key.num_samples for key in self.keys})
         weight_bytes, workspace = nbytes(self.model.values), self._workspace()
         self.layouts = {cache.layer: cache.spec for cache in model.facts.caches}
@@ -219,7 +220,8 @@ class JaxRunner(ModelRunner):
     def _forward(self, key: LaunchKey) -> Any:
         def describe() -> Program:
             call = partial(self.model.forward, key, self.plan)
-            flat = self._int32(launch_fields(key, self.plan, self.model.columns).size)
+            fields = launch_fields(key, self.plan, self.model.columns, self.model.turning)
+            flat = self._int32(fields.size)
             given = self.model.values, self.caches, self.tokens, flat
             return Program(call, given, (self._planes, self.mesh.whole, self.mesh.whole), donated=(1, 2))
 
@@ -278,8 +280,7 @@ class JaxRunner(ModelRunner):
     def execute(self, step: SchedulerOutput) -> Executed:
         batch = self.batch
         batch.apply(step)
-        if step.opened:
-            self.model.open(step.opened)
+        self.model.begin(step)
         for one in step.opened:
             self.tokens = self._open()(self.tokens, np.int32(one.row), batch.tokens[one.row].copy())
         for copy in step.copies:
