@@ -68,6 +68,8 @@ class MediaToEncode(msgspec.Struct, array_like=True):
     number: int
     # of len(slots): how much of the work is done behind this step
     done: int
+    # which of the first stage's workers does it, in all its steps
+    rank: int
 
 
 class RowMedia(msgspec.Struct, array_like=True):

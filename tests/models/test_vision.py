@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,26 @@ def test_divided_models(seen, family, division):
             run.add(answer.prompt, len(answer.answer), media=answer.media, temperature=0.0, ignore_eos=True)
         run.finish()
         assert [*run.answers.values()] == [[*answer.answer] for answer in answers]
+
+
+def test_two_ranks_encode_each_another_image(seen, monkeypatch):
+    """And none of them one that the other encodes."""
+    folder, answers = seen("llava")
+    encode, threads = Tower.encode, []
+
+    def noted(*asked):
+        threads.append(threading.get_ident())
+        return encode(*asked)
+
+    monkeypatch.setattr(Tower, "encode", noted)
+    with EngineRun(folder, "cpu", features=("media",), executor=THREADS, tensor_parallel_size=2) as run:
+        for answer in answers:
+            run.add(answer.prompt, len(answer.answer), media=answer.media, temperature=0.0, ignore_eos=True)
+        run.finish()
+        assert [*run.answers.values()] == [[*answer.answer] for answer in answers]
+    unlike = {media.digest for answer in answers for media in answer.media}
+    assert len(threads) == len(unlike)
+    assert len({*threads}) == 2
 
 
 # ---- faults ----------------------------------------------------------------------------------------------------------

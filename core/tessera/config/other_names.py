@@ -68,7 +68,9 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
         "requests are always batched continuously": "-cb --cont-batching",
         "/metrics is always served": "--metrics",
         "a device reads the weights of its own experts alone": "--[no-]enable-ep-weight-filter",
-        "models take text alone": "--[no-]language-model-only --[no-]skip-mm-profiling",
+        "the encoder cache has a size of its own": "--[no-]skip-mm-profiling",
+        "a model that reads images does so": "--no-language-model-only",
+        "each device has a whole tower and encodes other images": "--mm-encoder-tp-mode=data",
         "that is how it is here": """
             --tokenizer-mode=auto|hf --config-format=auto|hf
             --model-impl=auto --logprobs-mode=raw_logprobs --response-role=assistant --prefix-caching-hash-algo=sha256
@@ -92,6 +94,9 @@ _ACCEPTED: Mapping[str, str] = MappingProxyType(
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         # ---- by another name
+        ': leave images and sounds out by --limit-mm-per-prompt \'{"image": 0, "video": 0, "audio": 0}\'.': """
+            --language-model-only
+        """,
         ": name the model right after serve: tessera serve MODEL.": "--model -m -hf -hfr --hf-repo",
         " is called --platform here.": "--device",
         " is called --log-level here.": "--uvicorn-log-level",

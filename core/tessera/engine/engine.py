@@ -69,7 +69,7 @@ class Engine:
         self.config = started.config
         self._executor = started.executor
         self._features = EngineFeatures(halves, config.model.vocab_size)
-        self._features.started(started.loaded.linear_layers)
+        self._features.started(started.loaded)
         steps_in_flight = depth(started.config, started.executor.platform.capabilities)
         make_cache = PrefixCache if self._events is None else self._events.observed_cache
         self._scheduler = make_scheduler(started, policy, steps_in_flight, self._features, make_cache)

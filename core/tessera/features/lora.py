@@ -18,6 +18,7 @@ from tessera.platform.launch import RequestView, Resource
 if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.platform.device import Reason
+    from tessera.platform.loaded_model import LoadedModel
     from tessera.request import Request
 
 FEATURE = Feature(engine="tessera.features.lora:LoraInEngine", worker="tessera.runner.lora:LoraInWorker")
@@ -39,8 +40,8 @@ class LoraInEngine(EngineFeature):
         for folder in folders:
             read_adapter(folder, self._max_rank)
 
-    def started(self, linear_layers: Mapping[str, tuple[int, int]]) -> None:
-        self._layers = linear_layers
+    def started(self, loaded: LoadedModel) -> None:
+        self._layers = loaded.linear_layers
 
     def resources(self) -> Sequence[Resource]:
         return (self._slots,)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tessera.config import EngineConfig
     from tessera.media.placed import PlacedMedia
     from tessera.platform.device import Reason
+    from tessera.platform.loaded_model import LoadedModel
     from tessera.request import Request
 
 FEATURE = Feature(engine="tessera.features.media:MediaInEngine", worker="tessera.runner.media:media_in_worker")
@@ -78,6 +79,9 @@ class MediaInEngine(EngineFeature):
 
     def resources(self) -> Sequence[Resource]:
         return (self._cache,)
+
+    def started(self, loaded: LoadedModel) -> None:
+        self._cache.num_towers = loaded.num_towers
 
     def counters(self) -> Sequence[FeatureCounter]:
         queries, hits = self._cache.queries, self._cache.hits
@@ -214,6 +218,10 @@ class _Encoding:
 
     # MediaToEncode.number
     number: int
+    # MediaToEncode.rank
+    rank: int
+    # Its features.
+    size: int
     # MediaToEncode.done, of the last step that has a part of it.
     done: int = 0
     # Whether the workers have its inputs.
@@ -228,6 +236,7 @@ class EncoderCache(Resource):
     An image is encoded for those who want it, in the order in which they ask. A step has room for as much work as the
     tokens that it may compute: what prompts compute, and what is encoded for them, each feature being as much as a
     token. So the steps of an image that takes more hold what runs beside it no longer than those of a long prompt do.
+    Several towers encode at once, each another image: what counts then is what the busiest one does.
     """
 
     name = "encoder cache"
@@ -246,6 +255,8 @@ class EncoderCache(Resource):
         self.size = size
         # How much a step computes and encodes at most, and the bytes of the towers' inputs that it sends.
         self._each_step, self._step_bytes = each_step, step_bytes
+        # LoadedModel.num_towers
+        self.num_towers = 1
         # Whether a step computes all tokens of an image.
         self._whole = whole
         # Whether it computes all of a prompt, whose tokens see each other; the scheduler then splits none.
@@ -269,33 +280,35 @@ class EncoderCache(Resource):
         self.begin_step()
 
     def begin_step(self) -> None:
-        # Of the step that is being scheduled: what it still has room for, what of it is sent, what it reads, whose
-        # slots must stay, and what it encodes.
+        # Of the step that is being scheduled: what its tokens leave of what it has room for, features that each tower
+        # encodes, what of it is sent, what it reads, whose slots must stay, and what it encodes.
         self._budget, self._sent = self._each_step, 0
+        self._encoded = [0] * self.num_towers
         self._reads: list[tuple[RequestView, int, int]] = []
         self._used: set[bytes] = set()
         self._parts: dict[bytes, MediaToEncode] = {}
 
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
         at = start = request.num_computed_tokens
-        end, left = start + num_tokens, self._budget
+        end, left, encoded = start + num_tokens, self._budget, [*self._encoded]
         used, sent, room = set(self._used), self._sent, self._room
         for media in _within(request.media, start, end):
             before = max(media.start - at, 0)
-            if before > left:
+            if before > left - max(encoded):
                 break
             at, left = at + before, left - before
             work, size = self._work(media), media.size
+            encoded[self._rank(media, encoded)] += work
             if media.digest not in used:
                 used.add(media.digest)
                 room -= size
                 sent += 0 if media.digest in self._slots else input_bytes(media.inputs)
             tokens = media.end - at if self._whole else 0
-            if room < 0 or work + tokens > left or (work == size and self._too_much(media, sent)) or at + tokens > end:
-                left = 0
+            most = max(encoded)
+            if room < 0 or most + tokens > left or (work == size and self._too_much(media, sent)) or at + tokens > end:
+                left = most
                 break
-            left -= work
-        count = at - start + min(end - at, left)
+        count = at - start + min(end - at, left - max(encoded))
         if not count or (self._prefix and count < num_tokens):
             return "it is full for now"
         return count
@@ -305,20 +318,16 @@ class EncoderCache(Resource):
         if not request.media and not self._prefix:
             return
         end = start + num_tokens
-        for media in request.media:
-            if media.end > start and (media.start > end or not self._encode(request, media)):
-                break
+        self._encode_from(request, start, end)
         for media in _within(request.media, start, end):
             if media.start >= start:  # the rest of one that a chunk began was looked up with its beginning
                 self._look_up(request, media)
         self._reads.append((request, start, end))
 
     def prepare(self, request: RequestView) -> bool:
-        left, start = self._budget, request.num_computed_tokens
-        for media in request.media:
-            if media.end > start and not self._encode(request, media):
-                break
-        return self._budget < left
+        before, start = sum(self._encoded), request.num_computed_tokens
+        self._encode_from(request, start, max((one.end for one in request.media), default=start))
+        return sum(self._encoded) > before
 
     def release(self, request: RequestView) -> None:
         """Never called: nothing is held from step to step."""
@@ -364,28 +373,54 @@ class EncoderCache(Resource):
             return media.size - encoding.done
         return 0 if media.digest in self._slots else media.size
 
+    def _rank(self, media: PlacedMedia, encoded: Sequence[int]) -> int:
+        """The tower that encodes it: for one that nobody has begun, the one with the least to do. encoded: by rank,
+        features in this step."""
+        encoding = self._encodings.get(media.digest)
+        if encoding is not None:
+            return encoding.rank
+        work = [*encoded]
+        for other in self._encodings.values():
+            work[other.rank] += other.size - other.done
+        return work.index(min(work))
+
     def _too_much(self, media: PlacedMedia, sent: int) -> bool:
         """Whether a step cannot send so many bytes. It sends any number if they are those of one image."""
         return sent > max(self._step_bytes, input_bytes(media.inputs))
 
-    def _encode(self, request: RequestView, media: PlacedMedia) -> bool:
-        """Encodes as much of it as the step has room for. Whether there is then no more to do."""
+    def _encode_from(self, request: RequestView, start: int, end: int) -> None:
+        """Encodes what tokens from start on stand for, as far as end in order, and what is behind that only where it
+        takes no tower longer than the busiest one."""
+        ahead = False
+        for media in request.media:
+            if media.end <= start:
+                continue
+            ahead = ahead or media.start > end
+            if ahead and self.num_towers == 1:
+                break
+            complete = self._encode(request, media, max(self._encoded) if ahead else self._budget)
+            ahead = ahead or not complete
+
+    def _encode(self, request: RequestView, media: PlacedMedia, max_features: int) -> bool:
+        """Encodes as much of it as the step has room for, up to max_features on its tower. Whether there is then no
+        more to do."""
         digest = media.digest
         if digest in self._slots:
             self._slots[digest] = self._slots.pop(digest)
-        elif not self._begin(request, media):
+        elif not self._begin(request, media, max_features):
             return False
         self._used.add(digest)
         encoding = self._encodings.get(digest)
         if encoding is None:
             return True
         encoding.waiting.add(request.key)
-        part = min(media.size - encoding.done, self._budget)
-        if part:
-            self._budget, encoding.done = self._budget - part, encoding.done + part
+        part = min(media.size - encoding.done, max_features - self._encoded[encoding.rank])
+        if part > 0:
+            self._encoded[encoding.rank] += part
+            encoding.done += part
             if digest not in self._parts:
-                inputs = {} if encoding.sent else media.inputs
-                self._parts[digest] = MediaToEncode(media.modality, self._slots[digest], inputs, encoding.number, 0)
+                inputs, slots = {} if encoding.sent else media.inputs, self._slots[digest]
+                self._parts[digest] = MediaToEncode(media.modality, slots, inputs, encoding.number, 0, encoding.rank)
                 encoding.sent = True
             self._parts[digest].done = encoding.done
         if encoding.done < media.size:
@@ -393,14 +428,14 @@ class EncoderCache(Resource):
         del self._encodings[digest]
         return True
 
-    def _begin(self, request: RequestView, media: PlacedMedia) -> bool:
-        """Gives it slots, if the step may begin with it."""
-        sent = self._sent + input_bytes(media.inputs)
-        if not self._budget or self._too_much(media, sent) or media.size > self._room:
+    def _begin(self, request: RequestView, media: PlacedMedia, max_features: int) -> bool:
+        """Gives it slots, if the step may begin with it. max_features: as of _encode()."""
+        sent, rank = self._sent + input_bytes(media.inputs), self._rank(media, self._encoded)
+        if self._encoded[rank] >= max_features or self._too_much(media, sent) or media.size > self._room:
             return False
         self._sent = sent
         self._slots[media.digest] = self._allocate(media.size)
-        self._encodings[media.digest] = _Encoding(self._begun)
+        self._encodings[media.digest] = _Encoding(self._begun, rank, media.size)
         self._owners[media.digest] = request.key
         self._begun += 1
         self.queries += 1

@@ -106,7 +106,7 @@ class MultimodalModel(TextStage):
 
     def __init__(self, text: Model, tower: Tower | EncoderTower, build: Build) -> None:
         super().__init__(text, build)
-        self.tower, self.adds = tower, build.group.rank == 0 or text.facts.stage_tensors == 1
+        self.tower, self.group, self.adds = tower, build.group, build.group.rank == 0 or text.facts.stage_tensors == 1
         self.encoder_cache: dict[str, Tensor] = {}
 
     def allocate(self, number: int, device: Device, arena: Arena) -> None:
@@ -115,10 +115,12 @@ class MultimodalModel(TextStage):
         slots = torch.zeros(shape, dtype=torch_dtype(self.facts.dtype), device=device.target)
         self.encoder_cache["slots"] = arena.hold(slots)
 
-    def keep(self, features: Tensor, slots: Tensor) -> None:
-        """Keeps what the tower made of an image or a sound. features [n, hidden of all levels]; slots: [n] int32."""
+    def keep(self, features: Tensor | None, slots: Tensor) -> None:
+        """Keeps what a tower made of an image or a sound, on all ranks. features [n, hidden of all levels]: None where
+        another rank has them; slots: [n] int32."""
         cache = self.encoder_cache["slots"]
-        cache.index_copy_(0, slots.long(), features.to(cache.dtype))
+        made = cache.new_zeros(len(slots), cache.shape[-1]) if features is None else features.to(cache.dtype)
+        cache.index_copy_(0, slots.long(), self.group.all_reduce(made) if self.group.size > 1 else made)
 
     def forward(self, x: Tensor, launch: Launch, caches: Caches, residual: Tensor | None = None) -> Hidden:
         if BIT in launch.key.bits:

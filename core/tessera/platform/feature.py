@@ -22,6 +22,7 @@ from tessera.platform.model import Model, Product
 from tessera.platform.ops import BoundOps, Wrapper
 
 if TYPE_CHECKING:
+    from tessera.platform.loaded_model import LoadedModel
     from tessera.request import Request
     from tessera.step import RowOpened, SchedulerOutput
 
@@ -131,9 +132,8 @@ class EngineFeature:
         request that uses a field that no feature serves is refused. Default: none."""
         return frozenset()
 
-    def started(self, linear_layers: Mapping[str, tuple[int, int]]) -> None:
-        """Called once, when the model is loaded and before any request. linear_layers: LoadedModel.linear_layers.
-        Default: does nothing."""
+    def started(self, loaded: LoadedModel) -> None:
+        """Called once, when the model is loaded and before any request. Default: does nothing."""
 
     def check(self, args: Mapping[str, str]) -> None:
         """Called with the feature_args of each request that has some, before begin(). Raises RequestError if the

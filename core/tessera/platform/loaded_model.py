@@ -86,6 +86,8 @@ class LoadedModel:
     # Inputs and outputs of the model's linear layers over all devices, by name in the checkpoint; only if a feature has
     # a worker half.
     linear_layers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Towers that encode at once, each another image: the workers of the first stage, where each has the whole tower.
+    num_towers: int = 1
 
 
 def merge_ranks(ranks: Sequence[LoadedModel]) -> LoadedModel:
@@ -106,6 +108,7 @@ def merge_stages(stages: Sequence[LoadedModel]) -> LoadedModel:
     return replace(
         heaviest,
         facts=replace(heaviest.facts, caches=caches, notes=tuple(notes)),
+        num_towers=stages[0].num_towers,
         fallbacks=tuple(sorted({name for stage in stages for name in stage.fallbacks})),
         choices=tuple(dict.fromkeys(choice for stage in stages for choice in stage.choices)),
         **_tightest_figures(stages),

@@ -102,22 +102,28 @@ class MediaInWorker(WorkerFeature):
         if media is None or not isinstance(self._model, MultimodalModel):
             return turned
         for number in media.dropped:
-            del self._encodings[number]
-        kept = [self._encode(self._model, one) for one in media.encode]
+            self._encodings.pop(number, None)
+        kept = [self._encode(self._model, one) for one in media.encode]  # each is asked, as ranks exchange features
         return turned or any(kept)
 
     def _encode(self, model: MultimodalModel, part: MediaToEncode) -> bool:
-        """Goes on with an image as far as its part in the step says. Whether its features are kept now."""
+        """Goes on with an image as far as its part in the step says, if this worker encodes it. Whether its features
+        are kept now, by all."""
+        features = self._advance(model, part) if part.rank % model.group.size == model.group.rank else None
+        if part.done < len(part.slots):
+            return False
+        model.keep(features, torch.from_numpy(part.slots.copy()).to(self._device.target))
+        return True
+
+    def _advance(self, model: MultimodalModel, part: MediaToEncode) -> Tensor | None:
         if part.number not in self._encodings:
             inputs = {name: torch.from_numpy(value.copy()) for name, value in part.inputs.items()}
             self._encodings[part.number] = PartialEncoding(model.tower, part.modality, inputs)
         features = self._encodings[part.number].advance(part.done / len(part.slots))
-        if part.done < len(part.slots):
-            return False
-        assert features is not None, "it was computed to its end"
-        model.keep(features, torch.from_numpy(part.slots.copy()).to(self._device.target))
-        del self._encodings[part.number]
-        return True
+        if part.done == len(part.slots):
+            assert features is not None, "it was computed to its end"
+            del self._encodings[part.number]
+        return features
 
     def _turn(self) -> bool:
         """Fills the spare rows of rotary tables for the step's tokens whose positions differ by axis. Whether there are

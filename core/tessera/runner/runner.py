@@ -175,6 +175,7 @@ class CoreRunner(ModelRunner):
             choices=explain(build),
             num_weights=count_numbers(build.parameters),
             linear_layers=services.linear_layers() if self.features else {},
+            num_towers=build.group.size,
         )
 
     def _measure_workspace(self) -> int:

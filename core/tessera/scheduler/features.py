@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from tessera.platform.feature import EngineFeature, Failure, FeatureCounter, Fea
 from tessera.platform.launch import Resource
 from tessera.request import Request
 from tessera.step import SchedulerOutput
+
+if TYPE_CHECKING:
+    from tessera.platform.loaded_model import LoadedModel
 
 
 class RequestFeatures:
@@ -97,9 +101,9 @@ class EngineFeatures:
         self.fields = frozenset[str]().union(*(half.fields() for half in halves))
         self.num_words = -(-vocab_size // 32)
 
-    def started(self, linear_layers: Mapping[str, tuple[int, int]]) -> None:
+    def started(self, loaded: LoadedModel) -> None:
         for half in self._halves:
-            half.started(linear_layers)
+            half.started(loaded)
 
     def check(self, args: Mapping[str, str]) -> None:
         """args: Request.feature_args. Raises RequestError if a feature cannot use its own."""

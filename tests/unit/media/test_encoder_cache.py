@@ -249,3 +249,34 @@ def test_what_an_encoder_made_is_read_when_a_row_begins_and_made_once() -> None:
     assert granted == [3, 3]
     assert [(one.row, list(one.slots)) for one in media.sources] == [(2, list(range(6, 12)))]
     assert step(cache, (Request(2, sound("b"), computed=3), 1))[1] is None
+
+
+def test_several_towers_encode_at_once() -> None:
+    """Each another image; a step holds what the busiest one does, beside the tokens."""
+    cache = EncoderCache(100, 8)
+    cache.num_towers = 2
+    shown = image("a", 0), image("b", 6), image("c", 12, 10)
+    expected = [  # computed tokens, tokens of this step, encodings
+        (0, 2, [(0, 6, 0), (1, 6, 1)]),  # the second image costs nothing beside the first
+        (2, 8, []),
+        (10, 2, [(2, 6, 0)]),
+        (12, 4, [(2, 10, 0)]),
+        (16, 6, []),
+    ]
+    for computed, count, encoded in expected:
+        granted, media = step(cache, (Request(0, *shown, computed=computed), 22 - computed))
+        assert granted == [count]
+        assert encodings(media) == encoded
+
+
+def test_an_image_of_another_request_is_encoded_beside_the_first() -> None:
+    cache = EncoderCache(100, 8)
+    cache.num_towers = 2
+    granted, media = step(cache, (Request(0, image("a", 0, 10)), 10), (Request(1, image("b", 0)), 6))
+    assert granted == [FULL, FULL]
+    assert encodings(media) == [(0, 8, 0), (1, 6, 1)]
+
+
+def encodings(media: Any) -> list[tuple[int, int, int]]:
+    """Of each of a step: its number, how far it gets, and on which tower."""
+    return [(one.number, one.done, one.rank) for one in media.encode]

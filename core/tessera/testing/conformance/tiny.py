@@ -202,7 +202,7 @@ class TinyRun:
             self.executor = executor
         steps_in_flight = depth(self.started.config, executor.platform.capabilities)
         features = EngineFeatures([*halves, *self._engine_features], config.model.vocab_size)
-        features.started(self.started.loaded.linear_layers)
+        features.started(self.started.loaded)
         self.scheduler = make_scheduler(self.started, policy, steps_in_flight, features)
         self._pipeline = Pipeline(self.scheduler, executor, steps_in_flight)
 
