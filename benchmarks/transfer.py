@@ -2,11 +2,12 @@
 
     python -m benchmarks.transfer
 
-Two processes of this host, the one with a cache in blocks of 24 tokens as (token, head, dim), the other with blocks of
-32 in the order of the CPU platform's kernels, exchange a prompt's cache over TcpConnector. In turns with it the same
-number of bytes is sent over a socket of the same kind, from one buffer into another. Printed are GB/s of both and the
-processor time of both processes (medians), and the ratio of speeds in the same round (median, least and most).
-`--form memory` leaves out what the caches cost: both sides copy from and to plain memory.
+Two processes of this host exchange a prompt's cache over TcpConnector. Both have blocks of 32 tokens in the order of
+the CPU platform's kernels (`--form equal`), or the one that sends has blocks of 24 as (token, head, dim) (`--form
+caches`), or both copy from and to plain memory, which leaves out what caches cost (`--form memory`). In turns with it
+the same number of bytes is sent over a socket of the same kind, from memory as large into memory as large. Printed are
+GB/s of both and the processor time of both processes (medians), and the ratio of speeds in the same round (median,
+least and most).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tessera.runner.token_store import CacheTokens
 from tessera.transfer.leases import LeaseTable
 from tessera.transfer.tcp import PIECE_BYTES, TcpConnector
 
-Form = Literal["caches", "memory"]
+Form = Literal["equal", "caches", "memory"]
 HEADS, DIM, DTYPE = 8, 128, "bfloat16"
 DIGEST = b"prompt"
 CONNECT_SECONDS = 0.05
@@ -98,7 +99,7 @@ class Side:
         small = CachePlan((CacheGroup(tuple(needs), "paged", size, group.block_bytes, 1),), 1, size)
         self.format = CacheFormat("model", CacheTokens(CacheMemory(small, needs, device), small).layers)
         store: TokenStore = PlainMemory(self.format, size, num_tokens)
-        if form == "caches":
+        if form != "memory":
             memory = CacheMemory(plan, needs, device)
             for buffer in memory.buffers[0]:
                 buffer.fill_(1)  # so that its pages are there
@@ -111,8 +112,8 @@ class Side:
 
 def source(form: Form, layers: int, num_tokens: int) -> None:
     """The process that has the cache. Each line that it reads says what to do, and it answers with one."""
-    side = Side(form, "plain", 24, layers, num_tokens)
-    data = memoryview(bytearray(b"\1" * PIECE_BYTES))
+    side = Side(form, *(("split", 32) if form == "equal" else ("plain", 24)), layers, num_tokens)
+    data = memoryview(bytearray(b"\1" * side.format.piece_bytes(num_tokens)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         for line in sys.stdin:
@@ -124,20 +125,20 @@ def source(form: Form, layers: int, num_tokens: int) -> None:
                 print(json.dumps(side.connector.describe(side.leases.leases()[-1]).as_fields()), flush=True)
                 continue
             receiver, _ = listener.accept()
-            left = side.format.piece_bytes(num_tokens)
             with receiver:
-                while left:
-                    piece = data[: min(left, len(data))]
-                    receiver.sendall(piece)
-                    left -= len(piece)
+                for start in range(0, len(data), PIECE_BYTES):
+                    receiver.sendall(data[start : start + PIECE_BYTES])
     side.connector.close()
 
 
 class SourceProcess:
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, num_bytes: int) -> None:
         command = [sys.executable, "-m", "benchmarks.transfer", "--source", "--form", options.form]
         command += ["--layers", str(options.layers), "--tokens", str(options.tokens)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        # Of plain copies, as large as the cache: a copy from and to the same few megabytes would not leave the
+        # processor's own memory, and be half again as fast.
+        self._room = memoryview(bytearray(b"\1" * num_bytes))
         self._port = int(self._pipe(self._process.stdout).readline())
 
     @staticmethod
@@ -160,12 +161,11 @@ class SourceProcess:
 
     def copy(self, num_bytes: int) -> float:
         """Seconds of a plain copy."""
-        buffer = memoryview(bytearray(PIECE_BYTES))
         self._tell("copy")
         with socket.create_connection(("127.0.0.1", self._port)) as receiver:
-            began, left = time.perf_counter(), num_bytes
-            while left:
-                left -= receiver.recv_into(buffer[: min(left, len(buffer))])
+            began, done = time.perf_counter(), 0
+            while done < num_bytes:
+                done += receiver.recv_into(self._room[done : done + PIECE_BYTES])
             return time.perf_counter() - began
 
     def transfer(self, side: Side, num_tokens: int) -> float:
@@ -186,7 +186,7 @@ class SourceProcess:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--form", choices=("caches", "memory"), default="caches")
+    parser.add_argument("--form", choices=("equal", "caches", "memory"), default="equal")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=4032, help="a multiple of 96 (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
@@ -196,8 +196,9 @@ def main() -> None:
     if options.source:
         source(options.form, options.layers, options.tokens)
         return
-    process, side = SourceProcess(options), Side(options.form, "split", 32, options.layers, options.tokens)
+    side = Side(options.form, "split", 32, options.layers, options.tokens)
     num_bytes = side.format.piece_bytes(options.tokens)
+    process = SourceProcess(options, num_bytes)
     print(
         f"{num_bytes / 1e6:.0f} MB: {options.tokens} tokens, {options.layers} layers, {HEADS} heads of {DIM} in {DTYPE}"
     )

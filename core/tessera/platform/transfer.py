@@ -2,7 +2,8 @@
 
 An engine that has computed a prompt lends its blocks under a lease, and another one fetches them before it goes on with
 the request. What travels is in canonical form: by layer, by plane in the order of names, token after token, each as
-(head, dim). It depends neither on block sizes nor on where a platform keeps its bytes.
+(head, dim). It depends neither on block sizes nor on where a platform keeps its bytes. Engines whose blocks are alike
+may exchange these as they are.
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ class TokenStore(ABC):
 
     # Without the model's digest.
     layers: tuple[LayerFormat, ...]
+    # Says how blocks have their bytes: where two stores say the same, tokens travel as the blocks they are in, without
+    # a copy. Empty where the host cannot read and write the cache's own memory, and memory() is not called.
+    block_format: str = ""
     # Tokens: what is written begins and ends at multiples; best for reading too.
     unit: int
 
@@ -99,6 +103,11 @@ class TokenStore(ABC):
     @abstractmethod
     def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
         """The reverse, for tokens that nobody reads yet. first, last: multiples of the unit."""
+
+    def memory(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        """The cache's own memory of tokens first to last (exclusive), multiples of the unit, one part after the other
+        as block_format has them. What is written there is of tokens that nobody reads yet."""
+        raise NotImplementedError
 
     @abstractmethod
     def enter_thread(self) -> None:

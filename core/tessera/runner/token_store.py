@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from math import lcm
 from typing import NamedTuple
 
@@ -57,6 +58,9 @@ class CacheTokens(TokenStore):
         self.layers = formats
         self.unit = lcm(*(group.block_size for group in plan.groups))
         self._device = memory.device
+        # By group, [num_blocks, bytes] each.
+        self._buffers = memory.buffers
+        self.block_format = _block_format(memory, plan)
         self._sizes = [group.block_size for group in plan.groups]
         groups = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
         # In canonical order.
@@ -94,6 +98,15 @@ class CacheTokens(TokenStore):
                 blocks.copy_(source.view(blocks.shape))
         self._device.synchronize()
 
+    def memory(self, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
+        found = []
+        for group, buffers in enumerate(self._buffers):
+            runs = self._runs(group, tokens, first, last)
+            for buffer in buffers:
+                blocks = memoryview(buffer.numpy().data)
+                found += [blocks[run.block : run.block + run.num_blocks].cast("B") for run in runs]
+        return found
+
     def _parts(self, num_tokens: int, data: memoryview) -> Iterator[tuple[_CanonicalPlane, Tensor]]:
         """Each plane with its part of a piece, [bytes] uint8."""
         whole, place = torch.frombuffer(data, dtype=torch.uint8), 0
@@ -118,3 +131,14 @@ class CacheTokens(TokenStore):
             else:
                 runs.append(run)
         return runs
+
+
+def _block_format(memory: CacheMemory, plan: CachePlan) -> str:
+    """TokenStore.block_format."""
+    if not all(buffer.is_cpu for buffers in memory.buffers for buffer in buffers):
+        return ""
+    described = [
+        (group.block_size, [(layer, memory.layouts[layer].planes, memory.places[layer]) for layer in group.layers])
+        for group in plan.groups
+    ]
+    return sha256(repr(described).encode()).hexdigest()

@@ -7,12 +7,12 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from math import lcm
 
 import msgspec
-from xxhash import xxh3_64_intdigest
 
 from tessera.config.kv_transfer import FLAG, KVTransferConfig, is_loopback
 from tessera.errors import ConfigError
@@ -23,9 +23,9 @@ from tessera.platform.transfer import (
     KVConnector,
     Lease,
     TokenBlocks,
-    TokenStore,
     TransferError,
 )
+from tessera.transfer.pieces import BlockPieces, CanonicalPieces, Pieces, fill, receive_parts, send_parts
 from tessera.transfer.wire import (
     MAX_PIECE_BYTES,
     PIECE,
@@ -172,33 +172,41 @@ class TcpConnector(KVConnector):
                 refuse(link, f"it has tokens 0 to {lease.num_tokens} only")
             unit = lcm(wanted.unit, cache.store.unit)
             each = unit * max(1, PIECE_BYTES // cache.format.piece_bytes(unit))
-            send(link, Granted(each))
-            self._send_pieces(link, lease, wanted, each)
+            as_blocks = self._have_equal_blocks(wanted)
+            send(link, Granted(each, as_blocks))
+            pieces: Pieces = BlockPieces(cache.store) if as_blocks else CanonicalPieces(cache, each)
+            self._send_pieces(link, lease, wanted, each, pieces)
 
-    def _send_pieces(self, link: socket.socket, lease: Lease, wanted: Wanted, each: int) -> None:
+    def _have_equal_blocks(self, wanted: Wanted) -> bool:
+        store = self.cache.store
+        return (
+            bool(store.block_format)
+            and wanted.block_format == store.block_format
+            and (wanted.first % store.unit == wanted.last % store.unit == 0)
+        )
+
+    def _send_pieces(self, link: socket.socket, lease: Lease, wanted: Wanted, each: int, pieces: Pieces) -> None:
         """One piece is read while the one before is sent."""
         cache = self.cache
         starts = range(wanted.first, wanted.last, each)
-        buffers = [bytearray(cache.format.piece_bytes(each)) for _ in range(min(2, len(starts)))]
 
-        def read(number: int) -> tuple[bytes, memoryview]:
+        def read(number: int) -> tuple[bytes, Sequence[memoryview]]:
             first, last = starts[number], min(starts[number] + each, wanted.last)
-            data = memoryview(buffers[number % 2])[: cache.format.piece_bytes(last - first)]
-            cache.store.read(lease.tokens, first, last, data)
-            return PIECE.pack(first, last, len(data), xxh3_64_intdigest(data)), data
+            parts = pieces.read(lease.tokens, first, last)
+            return PIECE.pack(first, last, sum(map(len, parts))), parts
 
         with ThreadPoolExecutor(1, "kv-read", initializer=cache.store.enter_thread) as reader:
             coming = reader.submit(read, 0)
             for number in range(len(starts)):
-                header, data = coming.result()
+                header, parts = coming.result()
                 if cache.leases.is_called_back(wanted.request_id):
-                    link.sendall(PIECE.pack(0, 0, 0, 0))
+                    link.sendall(PIECE.pack(0, 0, 0))
                     raise TransferError("its blocks are needed here")
                 if number + 1 < len(starts):
                     coming = reader.submit(read, number + 1)
                 link.sendall(header)
-                link.sendall(data)
-                cache.leases.add_sent(len(data))
+                send_parts(link, parts)
+                cache.leases.add_sent(sum(map(len, parts)))
 
 
 class TcpFetch(Fetch):
@@ -285,57 +293,51 @@ class TcpFetch(Fetch):
                 self._link = None
 
     def _receive(self, link: socket.socket, tokens: TokenBlocks, first: int, last: int) -> None:
-        """One piece is received while the one before is checked and written. Raises TransferError, OSError,
+        """One piece is received and checked while the one before is written. Raises TransferError, OSError,
         EOFError."""
-        cache = self._cache
-        send(link, Wanted(self._request_id, self._digest, cache.format, first, last, cache.store.unit))
-        each = receive(link, Granted).num_tokens
-        if each <= 0 or each % cache.store.unit or cache.format.piece_bytes(each) > MAX_PIECE_BYTES:
+        cache, store = self._cache, self._cache.store
+        send(
+            link,
+            Wanted(self._request_id, self._digest, cache.format, first, last, store.unit, store.block_format),
+        )
+        granted = receive(link, Granted)
+        each = granted.num_tokens
+        if each <= 0 or each % store.unit or cache.format.piece_bytes(each) > MAX_PIECE_BYTES:
             raise TransferError(f"it sends pieces of {each} tokens")
-        buffers = [bytearray(cache.format.piece_bytes(each)) for _ in range(2)]
-        with ThreadPoolExecutor(1, "kv-write", initializer=cache.store.enter_thread) as writer:
+        if granted.as_blocks and not store.block_format:
+            raise TransferError("it sends blocks, which this engine did not ask for")
+        pieces: Pieces = BlockPieces(store) if granted.as_blocks else CanonicalPieces(cache, each)
+        with ThreadPoolExecutor(1, "kv-write", initializer=store.enter_thread) as writer:
             writing: list[Future[None]] = []
-            for number, start in enumerate(range(first, last, each)):
+            for start in range(first, last, each):
                 end = min(start + each, last)
-                data = memoryview(buffers[number % 2])[: cache.format.piece_bytes(end - start)]
-                checksum = _read_piece(link, start, end, data)
+                parts = pieces.room(tokens, start, end)
+                _receive_piece(link, start, end, parts)
                 for earlier in writing:
                     earlier.result()
-                writing = [writer.submit(self._write, cache.store, tokens, start, end, data, checksum)]
+                writing = [writer.submit(self._write, pieces, tokens, start, end, parts)]
             for earlier in writing:
                 earlier.result()
 
-    def _write(
-        self, store: TokenStore, tokens: TokenBlocks, first: int, last: int, data: memoryview, checksum: int
-    ) -> None:
-        if xxh3_64_intdigest(data) != checksum:
-            raise TransferError(f"tokens {first} to {last} have arrived damaged")
+    def _write(self, pieces: Pieces, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
         if self._cancelled:
             raise TransferError("it was cancelled")
-        store.write(tokens, first, last, data)
+        pieces.write(tokens, first, last, parts)
         self.num_tokens += last - first
-        self.num_bytes += len(data)
+        self.num_bytes += sum(map(len, parts))
 
 
-def _read_piece(link: socket.socket, first: int, last: int, data: memoryview) -> int:
-    """Fills data, and returns its checksum. Raises TransferError, OSError, EOFError."""
+def _receive_piece(link: socket.socket, first: int, last: int, parts: Sequence[memoryview]) -> None:
+    """Fills the parts. Raises TransferError, OSError, EOFError."""
     header = bytearray(PIECE.size)
-    _fill(link, memoryview(header))
-    start, end, size, checksum = PIECE.unpack(header)
+    fill(link, memoryview(header))
+    start, end, size = PIECE.unpack(header)
     if start == end:
         raise TransferError("its blocks were needed there")
-    if (start, end, size) != (first, last, len(data)):
+    if (start, end, size) != (first, last, sum(map(len, parts))):
         raise TransferError(f"it sends tokens {start} to {end} where {first} to {last} are due")
-    _fill(link, data)
-    return int(checksum)
-
-
-def _fill(link: socket.socket, data: memoryview) -> None:
-    while data:
-        count = link.recv_into(data)
-        if not count:
-            raise EOFError
-        data = data[count:]
+    if not receive_parts(link, parts):
+        raise TransferError(f"tokens {first} to {last} have arrived damaged")
 
 
 def signature(key: bytes, params: KVTransferParams) -> str:

@@ -3,8 +3,8 @@ cache is granted, then pieces of it.
 
 The source sends a random challenge and the versions that it speaks; the other answers with the newest that both do, a
 challenge of its own and a proof, the HMAC (RFC 2104) of both under the key; the source answers with its proof. A piece
-is a header, with the hash (XXH3, 64 bits) of what follows, and so many tokens in canonical form. A header without
-tokens says that the source gives up."""
+is a header, so many tokens, in canonical form or as the blocks that they are in, and the hash of that (XXH3, 64 bits).
+A header without tokens says that the source gives up."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MAX_STRANGER_BYTES = 4096
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_PIECE_BYTES = 1 << 28
 NONCE_BYTES = 32
-PIECE = struct.Struct(">IIQQ")
-"""Header of a piece: first token, last (exclusive), bytes, XXH3 of these bytes."""
+PIECE = struct.Struct(">IIQ")
+"""Header of a piece: first token, last (exclusive), bytes. Behind these is their hash."""
 
 
 class TransferChallenge(msgspec.Struct, tag=True):
@@ -80,6 +80,8 @@ class Wanted(msgspec.Struct, tag=True):
     last: int
     # Tokens: pieces must begin and end at multiples.
     unit: int
+    # TokenStore.block_format of who wants it.
+    block_format: str = ""
 
 
 class Granted(msgspec.Struct, tag=True):
@@ -87,6 +89,8 @@ class Granted(msgspec.Struct, tag=True):
 
     # Of each piece, the last one excepted.
     num_tokens: int
+    # Whether pieces are blocks as they are, and not tokens in canonical form.
+    as_blocks: bool = False
 
 
 class Arrived(msgspec.Struct, tag=True):

@@ -105,6 +105,22 @@ def test_other_caches_travel_too(tmp_path: Path, make: Make, family: str, flags:
     assert (target.answers[key], target.cached[key]) == (expected, 144)
 
 
+def test_equal_blocks_are_not_copied(make: Make, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = []
+    memory = CacheTokens.memory
+
+    def noted(self: CacheTokens, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
+        parts.append((first, last))
+        return memory(self, tokens, first, last)
+
+    monkeypatch.setattr(CacheTokens, "memory", noted)
+    source, target = make("cpu", "kv_producer"), make("cpu", "kv_consumer")
+    key = target.add(PROMPT, kv_transfer_params=lend(source))
+    target.finish()
+    assert (target.answers[key], target.cached[key]) == (expected, KEPT[True])
+    assert parts == [(0, KEPT[True])] * 2
+
+
 def test_numbers_that_are_not_those_of_the_source_change_the_answer(
     make: Make, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

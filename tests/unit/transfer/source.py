@@ -45,6 +45,12 @@ class Memory(TokenStore):
     def enter_thread(self) -> None:
         pass
 
+    def memory(self, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
+        """In parts of one unit, as blocks that are not next to one another."""
+        assert self.block_format
+        units = range(first, last, self.unit)
+        return [memoryview(self.numbers[start : start + self.unit].data).cast("B") for start in units]
+
     def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
         self.before(self.num_pieces)
         self.num_pieces += 1

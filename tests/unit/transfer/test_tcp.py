@@ -130,6 +130,51 @@ def test_a_damaged_piece_is_noticed_and_not_written() -> None:
         assert not target.store.numbers[fetch.num_tokens :].any()
 
 
+def alike(num_tokens: int, formats: tuple[str, str] = ("as rows", "as rows")) -> tuple[Side, Side]:
+    """Engines with equal blocks."""
+    source, target = Side(32, num_tokens), Side(32, num_tokens)
+    source.store.numbers[:] = NUMBERS[:num_tokens]
+    source.store.block_format, target.store.block_format = formats
+    return source, target
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 128), (32, 96), (0, 5984)])
+def test_equal_blocks_travel_as_they_are(first: int, last: int) -> None:
+    source, target = alike(6000)
+    with sides(source, target):
+        fetch = target.connector.fetch(source.lend(6000), DIGEST)
+        assert end(fetch, last, first) == ""
+        assert (fetch.num_tokens, fetch.num_bytes) == (last - first, (last - first) * 8)
+        assert np.array_equal(target.store.numbers[first:last], NUMBERS[first:last])
+        assert not target.store.numbers[:first].any()
+        assert not target.store.numbers[last:].any()
+        assert source.store.num_pieces == target.store.num_pieces == 0, "nothing was copied"
+
+
+@pytest.mark.parametrize("formats", [("as rows", "as columns"), ("as rows", ""), ("", "as rows"), ("", "")])
+def test_unlike_blocks_travel_in_canonical_form(formats: tuple[str, str]) -> None:
+    source, target = alike(6000, formats)
+    with sides(source, target):
+        assert end(target.connector.fetch(source.lend(6000), DIGEST), 5984) == ""
+        assert np.array_equal(target.store.numbers[:5984], NUMBERS[:5984])
+        assert source.store.num_pieces == target.store.num_pieces > 1
+
+
+def test_a_damaged_block_is_noticed() -> None:
+    source, target = alike(6000)
+
+    def damage(done: int, data: bytes) -> bytes:
+        place = 20_000 - done
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :] if 0 <= place < len(data) else data
+
+    with sides(source, target):
+        fetch = target.connector.fetch(through(source.lend(6000), Relay(source.connector.port, damage)), DIGEST)
+        error = end(fetch, 5984)
+        assert "have arrived damaged" in error or "it sends tokens" in error
+        assert 0 < fetch.num_tokens < 20_000 // 8
+        assert np.array_equal(target.store.numbers[: fetch.num_tokens], NUMBERS[: fetch.num_tokens])
+
+
 def test_a_slow_receiver_holds_the_source_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is read at the source is at most what its two buffers and the sockets hold ahead."""
     monkeypatch.setattr(tcp, "PIECE_BYTES", 1 << 20)

@@ -1,0 +1,104 @@
+"""What travels: pieces of a cache, in parts that follow one another, as either side has them in memory."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from xxhash import xxh3_64
+
+from tessera.platform.transfer import EngineCache, TokenBlocks, TokenStore
+
+CHUNK_BYTES = 256 << 10
+"""Hashed and sent, or received and hashed, one after the other: the processor's cache holds as much."""
+
+
+class Pieces(ABC):
+    """Of one transfer, on one side."""
+
+    @abstractmethod
+    def room(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        """Where tokens first to last (exclusive) are received. It stays until room for the piece after the next is
+        asked for."""
+
+    @abstractmethod
+    def read(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        """Tokens first to last (exclusive), to be sent. They stay as long as room() does."""
+
+    @abstractmethod
+    def write(self, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
+        """Puts what was received, and is not damaged, into the cache."""
+
+
+class CanonicalPieces(Pieces):
+    """Tokens in canonical form, in memory for two pieces beside the cache. each: tokens of a piece."""
+
+    def __init__(self, cache: EngineCache, each: int) -> None:
+        self._cache = cache
+        self._buffers = [bytearray(cache.format.piece_bytes(each)) for _ in range(2)]
+
+    def room(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        self._buffers.reverse()
+        return [memoryview(self._buffers[0])[: self._cache.format.piece_bytes(last - first)]]
+
+    def read(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        (data,) = self.room(tokens, first, last)
+        self._cache.store.read(tokens, first, last, data)
+        return [data]
+
+    def write(self, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
+        (data,) = parts
+        self._cache.store.write(tokens, first, last, data)
+
+
+class BlockPieces(Pieces):
+    """Blocks, sent from where they are in one cache and received where they will be in the other: nothing is copied
+    between. What arrives damaged is in the cache then, in blocks that nobody reads."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+
+    def room(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        return self._store.memory(tokens, first, last)
+
+    def read(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
+        return self._store.memory(tokens, first, last)
+
+    def write(self, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
+        """It is there."""
+
+
+def send_parts(link: socket.socket, parts: Sequence[memoryview]) -> None:
+    """And the hash of all of them. Raises OSError."""
+    digest = xxh3_64()
+    for chunk in _chunks(parts):
+        digest.update(chunk)
+        link.sendall(chunk)
+    link.sendall(digest.digest())
+
+
+def receive_parts(link: socket.socket, parts: Sequence[memoryview]) -> bool:
+    """Fills them. Whether they are what was sent. Raises OSError, EOFError."""
+    digest = xxh3_64()
+    for chunk in _chunks(parts):
+        fill(link, chunk)
+        digest.update(chunk)
+    expected = bytearray(digest.digest_size)
+    fill(link, memoryview(expected))
+    return digest.digest() == expected
+
+
+def fill(link: socket.socket, data: memoryview) -> None:
+    """Raises OSError, EOFError."""
+    while data:
+        count = link.recv_into(data)
+        if not count:
+            raise EOFError
+        data = data[count:]
+
+
+def _chunks(parts: Sequence[memoryview]) -> Iterator[memoryview]:
+    for part in parts:
+        for start in range(0, len(part), CHUNK_BYTES):
+            yield part[start : start + CHUNK_BYTES]
