@@ -28,6 +28,7 @@ class Tessera:
         command = [sys.executable, "-m", "tessera.cli", "serve", task.weights, "--host", HOST, "--port", str(port)]
         command += ["--threads", str(task.threads), "--max-num-seqs", str(max(task.streams))]
         command += ["--kv-cache-memory-bytes", KV_CACHE, "--disable-log-requests"]
+        command += ["--stall-timeout", str(MOST_SECONDS)]  # the front end is stopped while others are timed
         command += ["--dtype", "bfloat16", "--quantization", "int8"] if quantized else ["--dtype", task.precision]
         self._server = subprocess.Popen(command)  # ends with this process's group
         self._url = f"http://{HOST}:{port}"

@@ -13,6 +13,8 @@ import msgspec
 
 from tessera.errors import RequestError
 
+RECEIVED = "external_prefix_cache_hits"
+"""The counter of prompt tokens that came from other engines, by vLLM's name."""
 NAME = "kv_transfer_params"
 MAX_FIELDS = 64
 MAX_CHARS = 256

@@ -55,9 +55,10 @@ def said(answer: dict[str, Any]) -> tuple[str, int]:
     return text, answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def metric(server: Served, name: str) -> float:
+def metric(server: Served, name: str, label: str = "") -> float:
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(f"tessera:{name}_total{{"))
+    own = [line for line in lines if line.startswith(f"tessera:{name}_total{{") and label in line]
+    return sum(float(line.split()[-1]) for line in own)
 
 
 def served(folder: Path, name: str, role: str, *flags: str) -> Served:
@@ -88,6 +89,7 @@ def test_the_second_server_goes_on_where_the_first_has_stopped(servers: tuple[Se
     assert text == expected
     assert cached >= 32
     assert metric(target, "external_prefix_cache_hits") == arrived + cached
+    assert metric(target, "prompt_tokens_by_source", 'source="external_kv_transfer"') == arrived + cached
     assert metric(target, "kv_transfer_recomputed_requests") == 0
     assert "kv_transfer_params" not in post(target.url, path, **BODIES[path])
 

@@ -15,8 +15,10 @@ from tessera.config import CacheConfig
 from tessera.config.engine import LoraConfig
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
+from tessera.kv_transfer_params import RECEIVED
 from tessera.platform.feature import FeatureCounter
 from tessera.request import RequestMetrics
+from tessera.scheduler.outputs import SchedulerCounters
 from tessera.server.settings import ServerSettings
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine, FakeInfo
@@ -355,3 +357,13 @@ async def test_a_rank_that_is_no_number_is_refused(api, value):
     answer = await api.client.post("/v1/chat/completions", json=fields, headers={"X-data-parallel-rank": value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "data_parallel_rank"
+
+
+def test_prompt_tokens_of_another_engine_are_no_local_hits():
+    """Though they are found in the prefix cache, by a request that may start later; and no counter falls."""
+    metrics, found = EngineMetrics(512), []
+    for cached, received in ((0, 0), (40, 0), (40, 32), (72, 32), (80, 32)):
+        counters = SchedulerCounters(prompt_tokens=100, cached_prompt_tokens=cached)
+        metrics.stats = EngineStats(counters=counters, feature_counters=[FeatureCounter(RECEIVED, "", received)])
+        found.append([one.value for one in metrics.read() if one.name == "prompt_tokens_by_source"])
+    assert found == [[100, 0, 0], [60, 40, 0], [60, 40, 0], [28, 40, 32], [20, 48, 32]]

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from tessera.engine.messages import EngineStats
 from tessera.errors import QueuedTokensError, QueueFullError
+from tessera.kv_transfer_params import RECEIVED
 from tessera.platform.feature import FailureReason, FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
@@ -77,6 +78,8 @@ class EngineMetrics:
         self.text_worker_restarts = 0
         self.media_worker_restarts = 0
         self._before = SchedulerCounters()
+        # Prompt tokens that were found in the prefix cache and computed here.
+        self._local_hits = 0
         self._fallbacks_before: Counter[str] = Counter()
         self._compilations_before = 0
         # Of features, by name.
@@ -189,7 +192,7 @@ class EngineMetrics:
         yield Metric("prompt_tokens", "counter", "Prompt tokens, computed or cached.", counters.prompt_tokens)
         found = counters.cached_prompt_tokens + counters.forked_tokens
         yield Metric("prompt_tokens_cached", "counter", "Prompt tokens cached, or shared with a sibling.", found)
-        for source, count in (("local_compute", counters.prompt_tokens - found), ("local_cache_hit", found)):
+        for source, count in self._by_source(counters.prompt_tokens, found):
             yield Metric("prompt_tokens_by_source", "counter", "Prompt tokens, by source.", count, ("source", source))
         yield Metric("generation_tokens", "counter", _GENERATED, counters.generation_tokens)
         yield Metric("num_preemptions", "counter", "Preemptions of running requests.", counters.preemptions)
@@ -226,6 +229,17 @@ class EngineMetrics:
             yield Metric("request_failures", "counter", _FAILURES, count, ("reason", reason))
         for name, documentation in _HISTOGRAMS.items():
             yield Metric(name, "histogram", documentation, getattr(self, name))
+
+    def _by_source(self, num_tokens: int, found: int) -> Iterator[tuple[str, int]]:
+        """Prompt tokens: what another engine sent is found in the prefix cache as anything else, by a request that may
+        start later."""
+        received = self._counted().get(RECEIVED)
+        external = 0 if received is None else min(received.value, found)
+        self._local_hits = max(self._local_hits, found - external)  # which never falls
+        yield "local_compute", num_tokens - found
+        yield "local_cache_hit", self._local_hits
+        if received is not None:
+            yield "external_kv_transfer", found - self._local_hits
 
     def _counted(self) -> dict[str, FeatureCounter]:
         """What features counted, engines that were lost included."""

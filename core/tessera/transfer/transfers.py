@@ -18,7 +18,7 @@ import numpy as np
 
 from tessera.config.kv_transfer import FLAG, KVTransferConfig
 from tessera.errors import ConfigError, RequestError
-from tessera.kv_transfer_params import NAME, KVTransferParams
+from tessera.kv_transfer_params import NAME, RECEIVED, KVTransferParams
 from tessera.kvcache.manager import KVCacheManager, Reservation
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, SpanContent
 from tessera.log import about
@@ -132,9 +132,7 @@ class KVTransfers(EngineFeature):
             FeatureCounter(
                 "external_prefix_cache_queries", "Prompt tokens asked of other engines.", self._num_asked_tokens
             ),
-            FeatureCounter(
-                "external_prefix_cache_hits", "Prompt tokens received from other engines.", self._num_received_tokens
-            ),
+            FeatureCounter(RECEIVED, "Prompt tokens received from other engines.", self._num_received_tokens),
             FeatureCounter(
                 "kv_transfer_bytes_received", "Bytes of caches received from other engines.", self._num_received_bytes
             ),
