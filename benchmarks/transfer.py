@@ -4,10 +4,10 @@
 
 Two processes of this host exchange a prompt's cache over TcpConnector. Both have blocks of 32 tokens in the order of
 the CPU platform's kernels (`--form equal`), or the one that sends has blocks of 24 as (token, head, dim) (`--form
-caches`), or both copy from and to plain memory, which leaves out what caches cost (`--form memory`). In turns with it
-the same number of bytes is sent over a socket of the same kind, from memory as large into memory as large. Printed are
-GB/s of both and the processor time of both processes (medians), and the ratio of speeds in the same round (median,
-least and most).
+caches`), or both copy from and to plain memory, which leaves out what caches cost (`--form memory`). `--over memory`
+is through memory that both processes share. In turns with it the same number of bytes is sent over a TCP socket, from
+memory as large into memory as large. Printed are GB/s of both and the processor time of both processes (medians), and
+the ratio of speeds in the same round (median, least and most).
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ from tessera.transfer.leases import LeaseTable
 from tessera.transfer.tcp import PIECE_BYTES, TcpConnector
 
 Form = Literal["equal", "caches", "memory"]
+Over = Literal["tcp", "memory"]
 HEADS, DIM, DTYPE = 8, 128, "bfloat16"
 DIGEST = b"prompt"
 CONNECT_SECONDS = 0.05
@@ -88,7 +89,9 @@ class PlainMemory(TokenStore):
 class Side:
     """One engine's connector and cache. size: tokens of a block."""
 
-    def __init__(self, form: Form, layout: Literal["plain", "split"], size: int, layers: int, num_tokens: int) -> None:
+    def __init__(
+        self, form: Form, layout: Literal["plain", "split"], size: int, layers: int, num_tokens: int, over: Over
+    ) -> None:
         make = plain_layout if layout == "plain" else split_layout
         spec = FullAttentionSpec(HEADS, DIM, DTYPE)
         needs = {layer: CacheNeeds(layer, spec, (size,), True, "int32", 64, make) for layer in range(layers)}
@@ -106,13 +109,20 @@ class Side:
             store = CacheTokens(memory, plan)
         self.tokens = TokenBlocks(0, (int32(range(1, blocks + 1)),))
         self.leases = LeaseTable(60.0)
-        config = KVTransferConfig("TcpConnector", "kv_both", kv_port=0, lease_seconds=60.0, timeout_seconds=60.0)
+        config = KVTransferConfig(
+            "TcpConnector",
+            "kv_both",
+            kv_port=0,
+            lease_seconds=60.0,
+            timeout_seconds=60.0,
+            extra={"shared_memory": over == "memory"},
+        )
         self.connector = TcpConnector(config, EngineCache("engine", self.format, store, self.leases, b""))
 
 
-def source(form: Form, layers: int, num_tokens: int) -> None:
+def source(form: Form, layers: int, num_tokens: int, over: Over) -> None:
     """The process that has the cache. Each line that it reads says what to do, and it answers with one."""
-    side = Side(form, *(("split", 32) if form == "equal" else ("plain", 24)), layers, num_tokens)
+    side = Side(form, *(("split", 32) if form == "equal" else ("plain", 24)), layers, num_tokens, over)
     data = memoryview(bytearray(b"\1" * side.format.piece_bytes(num_tokens)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
@@ -134,7 +144,7 @@ def source(form: Form, layers: int, num_tokens: int) -> None:
 class SourceProcess:
     def __init__(self, options: argparse.Namespace, num_bytes: int) -> None:
         command = [sys.executable, "-m", "benchmarks.transfer", "--source", "--form", options.form]
-        command += ["--layers", str(options.layers), "--tokens", str(options.tokens)]
+        command += ["--over", options.over, "--layers", str(options.layers), "--tokens", str(options.tokens)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         # Of plain copies, as large as the cache: a copy from and to the same few megabytes would not leave the
         # processor's own memory, and be half again as fast.
@@ -187,6 +197,7 @@ class SourceProcess:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--form", choices=("equal", "caches", "memory"), default="equal")
+    parser.add_argument("--over", choices=("tcp", "memory"), default="tcp", help="(default: %(default)s)")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=4032, help="a multiple of 96 (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=9)
@@ -194,9 +205,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.source:
-        source(options.form, options.layers, options.tokens)
+        source(options.form, options.layers, options.tokens, options.over)
         return
-    side = Side(options.form, "split", 32, options.layers, options.tokens)
+    side = Side(options.form, "split", 32, options.layers, options.tokens, options.over)
     num_bytes = side.format.piece_bytes(options.tokens)
     process = SourceProcess(options, num_bytes)
     print(

@@ -230,16 +230,16 @@ class EngineMetrics:
         for name, documentation in _HISTOGRAMS.items():
             yield Metric(name, "histogram", documentation, getattr(self, name))
 
-    def _by_source(self, num_tokens: int, found: int) -> Iterator[tuple[str, int]]:
+    def _by_source(self, num_tokens: int, num_cached: int) -> Iterator[tuple[str, int]]:
         """Prompt tokens: what another engine sent is found in the prefix cache as anything else, by a request that may
         start later."""
         received = self._counted().get(RECEIVED)
-        external = 0 if received is None else min(received.value, found)
-        self._local_hits = max(self._local_hits, found - external)  # which never falls
-        yield "local_compute", num_tokens - found
+        external = 0 if received is None else min(received.value, num_cached)
+        self._local_hits = max(self._local_hits, num_cached - external)  # which never falls
+        yield "local_compute", num_tokens - num_cached
         yield "local_cache_hit", self._local_hits
         if received is not None:
-            yield "external_kv_transfer", found - self._local_hits
+            yield "external_kv_transfer", num_cached - self._local_hits
 
     def _counted(self) -> dict[str, FeatureCounter]:
         """What features counted, engines that were lost included."""

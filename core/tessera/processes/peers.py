@@ -28,8 +28,10 @@ def read_key(file: str) -> bytes:
 
 
 def keep_alive(link: socket.socket) -> None:
-    """For a connection that may be silent for long."""
+    """For a connection that may be silent for long. One within this host ends with either process."""
     link.settimeout(None)
+    if link.family not in (socket.AF_INET, socket.AF_INET6):
+        return
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _OPTIONS.items():

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-
-from xxhash import xxh3_64
+from collections.abc import Sequence
 
 from tessera.platform.transfer import EngineCache, TokenBlocks, TokenStore
-
-CHUNK_BYTES = 256 << 10
-"""Hashed and sent, or received and hashed, one after the other: the processor's cache holds as much."""
 
 
 class Pieces(ABC):
@@ -67,38 +61,3 @@ class BlockPieces(Pieces):
 
     def write(self, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
         """It is there."""
-
-
-def send_parts(link: socket.socket, parts: Sequence[memoryview]) -> None:
-    """And the hash of all of them. Raises OSError."""
-    digest = xxh3_64()
-    for chunk in _chunks(parts):
-        digest.update(chunk)
-        link.sendall(chunk)
-    link.sendall(digest.digest())
-
-
-def receive_parts(link: socket.socket, parts: Sequence[memoryview]) -> bool:
-    """Fills them. Whether they are what was sent. Raises OSError, EOFError."""
-    digest = xxh3_64()
-    for chunk in _chunks(parts):
-        fill(link, chunk)
-        digest.update(chunk)
-    expected = bytearray(digest.digest_size)
-    fill(link, memoryview(expected))
-    return digest.digest() == expected
-
-
-def fill(link: socket.socket, data: memoryview) -> None:
-    """Raises OSError, EOFError."""
-    while data:
-        count = link.recv_into(data)
-        if not count:
-            raise EOFError
-        data = data[count:]
-
-
-def _chunks(parts: Sequence[memoryview]) -> Iterator[memoryview]:
-    for part in parts:
-        for start in range(0, len(part), CHUNK_BYTES):
-            yield part[start : start + CHUNK_BYTES]

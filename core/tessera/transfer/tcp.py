@@ -25,8 +25,12 @@ from tessera.platform.transfer import (
     TokenBlocks,
     TransferError,
 )
-from tessera.transfer.pieces import BlockPieces, CanonicalPieces, Pieces, fill, receive_parts, send_parts
+from tessera.transfer import shared_memory
+from tessera.transfer.pieces import BlockPieces, CanonicalPieces, Pieces
+from tessera.transfer.shared_memory import SharedStream
+from tessera.transfer.streams import SocketStream, Stream, receive_exactly
 from tessera.transfer.wire import (
+    HANDSHAKE_SECONDS,
     MAX_PIECE_BYTES,
     PIECE,
     Arrived,
@@ -63,12 +67,16 @@ class TcpConnector(KVConnector):
         self._fetches: list[TcpFetch] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._listener: socket.socket | None = None
+        self._shares = _shares(config)
+        self._listeners: list[socket.socket] = []
         self.port = 0
         if config.lends:
-            self._listener = _listen(config)
-            self.port = self._listener.getsockname()[1]
-            entrance = threading.Thread(target=self._accept, args=(self._listener,), name="kv-transfer", daemon=True)
+            self._listeners.append(_listen(config))
+            self.port = self._listeners[0].getsockname()[1]
+            if self._shares:
+                self._listen_to_this_host()
+        for listener in self._listeners:
+            entrance = threading.Thread(target=self._accept, args=(listener,), name="kv-transfer", daemon=True)
             self._threads.add(entrance)
             entrance.start()
 
@@ -91,7 +99,7 @@ class TcpConnector(KVConnector):
         return msgspec.structs.replace(params, remote_signature=signature(self.cache.key, params))
 
     def fetch(self, params: KVTransferParams, digest: bytes) -> TcpFetch:
-        fetch = TcpFetch(self.config, self.cache, params, digest)
+        fetch = TcpFetch(self.config, self.cache, params, digest, shares=self._shares)
         self._fetches = [*(one for one in self._fetches if not one.is_done()), fetch]
         return fetch
 
@@ -100,10 +108,10 @@ class TcpConnector(KVConnector):
         for fetch in self._fetches:
             fetch.cancel()
             fetch.join(CLOSE_SECONDS)
-        if self._listener is not None:
+        for listener in self._listeners:
             with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
         with self._lock:
             for link in self._links:
                 with suppress(OSError):
@@ -114,20 +122,30 @@ class TcpConnector(KVConnector):
 
     # ---- the source
 
+    def _listen_to_this_host(self) -> None:
+        try:
+            self._listeners.append(shared_memory.listen(self.cache.engine_id, self.port))
+        except OSError as error:
+            log.info("memory is not shared with engines of this host (%s)", error.strerror)
+
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing.is_set():
             try:
                 link, address = listener.accept()
             except OSError:
                 return  # closed
-            thread = threading.Thread(target=self._serve, args=(link, address[0]), name="kv-source", daemon=True)
+            if is_local(link) and not shared_memory.is_own_user(link):
+                link.close()
+                continue
+            name = "an engine of this host" if is_local(link) else address[0]
+            thread = threading.Thread(target=self._serve, args=(link, name), name="kv-source", daemon=True)
             with self._lock:
                 full = self._closing.is_set() or len(self._links) >= MAX_CONNECTIONS
                 if not full:
                     self._links.add(link)
                     self._threads.add(thread)
             if full:
-                log.warning("%s is not served: %d transfers are under way", address[0], MAX_CONNECTIONS)
+                log.warning("%s is not served: %d transfers are under way", name, MAX_CONNECTIONS)
                 link.close()
             else:
                 thread.start()
@@ -175,7 +193,9 @@ class TcpConnector(KVConnector):
             as_blocks = self._have_equal_blocks(wanted)
             send(link, Granted(each, as_blocks))
             pieces: Pieces = BlockPieces(cache.store) if as_blocks else CanonicalPieces(cache, each)
-            self._send_pieces(link, lease, wanted, each, pieces)
+            stream: Stream = SharedStream.offer(link) if is_local(link) else SocketStream(link)
+            self._send_pieces(stream, link, lease, wanted, each, pieces)
+            stream.finish()
 
     def _have_equal_blocks(self, wanted: Wanted) -> bool:
         store = self.cache.store
@@ -185,7 +205,9 @@ class TcpConnector(KVConnector):
             and (wanted.first % store.unit == wanted.last % store.unit == 0)
         )
 
-    def _send_pieces(self, link: socket.socket, lease: Lease, wanted: Wanted, each: int, pieces: Pieces) -> None:
+    def _send_pieces(
+        self, stream: Stream, link: socket.socket, lease: Lease, wanted: Wanted, each: int, pieces: Pieces
+    ) -> None:
         """One piece is read while the one before is sent."""
         cache = self.cache
         starts = range(wanted.first, wanted.last, each)
@@ -205,12 +227,16 @@ class TcpConnector(KVConnector):
                 if number + 1 < len(starts):
                     coming = reader.submit(read, number + 1)
                 link.sendall(header)
-                send_parts(link, parts)
+                stream.send_parts(parts)
                 cache.leases.add_sent(sum(map(len, parts)))
 
 
 class TcpFetch(Fetch):
-    def __init__(self, config: KVTransferConfig, cache: EngineCache, params: KVTransferParams, digest: bytes) -> None:
+    def __init__(
+        self, config: KVTransferConfig, cache: EngineCache, params: KVTransferParams, digest: bytes, *, shares: bool
+    ) -> None:
+        """shares: whether memory is shared with an engine of this host."""
+        self._shares = shares
         self._config, self._cache, self._params, self._digest = config, cache, params, digest
         self._request_id = params.remote_request_id or ""
         self._error: TransferError | None = None
@@ -255,17 +281,25 @@ class TcpFetch(Fetch):
         where = f"{self._params.remote_host} port {self._params.remote_port}"
         try:
             self._check()
-            link, seconds = join(self._params.remote_host or "", self._params.remote_port or 0, self._cache.key)
-            with link:
-                self._fetch(link, seconds)
+            with self._connect() as link:
+                self._fetch(link, join(link, self._cache.key))
         except TransferError as error:
             self._error = TransferError(f"of the engine at {where}: {error}")
         except EOFError:
             self._error = TransferError(f"the engine at {where} has closed the connection")
         except OSError as error:
             self._error = TransferError(f"the engine at {where} does not answer ({error.strerror or error})")
+        except Exception:
+            self._error = TransferError("its transfer has failed here")
+            raise
         finally:
             self._done.set()
+
+    def _connect(self) -> socket.socket:
+        """To an engine of this host over a socket that memory can be sent over. Raises OSError."""
+        engine, port = self._params.remote_engine_id or "", self._params.remote_port or 0
+        link = shared_memory.connect(engine, port, HANDSHAKE_SECONDS) if self._shares else None
+        return link or socket.create_connection((self._params.remote_host or "", port), timeout=HANDSHAKE_SECONDS)
 
     def _check(self) -> None:
         """Raises TransferError for params that no engine of this cluster wrote."""
@@ -306,13 +340,14 @@ class TcpFetch(Fetch):
             raise TransferError(f"it sends pieces of {each} tokens")
         if granted.as_blocks and not store.block_format:
             raise TransferError("it sends blocks, which this engine did not ask for")
+        stream: Stream = SharedStream.accept(link) if is_local(link) else SocketStream(link)
         pieces: Pieces = BlockPieces(store) if granted.as_blocks else CanonicalPieces(cache, each)
         with ThreadPoolExecutor(1, "kv-write", initializer=store.enter_thread) as writer:
             writing: list[Future[None]] = []
             for start in range(first, last, each):
                 end = min(start + each, last)
                 parts = pieces.room(tokens, start, end)
-                _receive_piece(link, start, end, parts)
+                _receive_piece(stream, link, start, end, parts)
                 for earlier in writing:
                     earlier.result()
                 writing = [writer.submit(self._write, pieces, tokens, start, end, parts)]
@@ -327,16 +362,14 @@ class TcpFetch(Fetch):
         self.num_bytes += sum(map(len, parts))
 
 
-def _receive_piece(link: socket.socket, first: int, last: int, parts: Sequence[memoryview]) -> None:
+def _receive_piece(stream: Stream, link: socket.socket, first: int, last: int, parts: Sequence[memoryview]) -> None:
     """Fills the parts. Raises TransferError, OSError, EOFError."""
-    header = bytearray(PIECE.size)
-    fill(link, memoryview(header))
-    start, end, size = PIECE.unpack(header)
+    start, end, size = PIECE.unpack(receive_exactly(link, PIECE.size))
     if start == end:
         raise TransferError("its blocks were needed there")
     if (start, end, size) != (first, last, sum(map(len, parts))):
         raise TransferError(f"it sends tokens {start} to {end} where {first} to {last} are due")
-    if not receive_parts(link, parts):
+    if not stream.receive_parts(parts):
         raise TransferError(f"tokens {first} to {last} have arrived damaged")
 
 
@@ -347,6 +380,19 @@ def signature(key: bytes, params: KVTransferParams) -> str:
         params.remote_num_tokens,
     )  # fmt: skip
     return hmac.digest(key, msgspec.msgpack.encode(said), "sha256").hex()
+
+
+def is_local(link: socket.socket) -> bool:
+    """Whether memory can be sent over it."""
+    return link.family not in (socket.AF_INET, socket.AF_INET6)
+
+
+def _shares(config: KVTransferConfig) -> bool:
+    """Raises ConfigError."""
+    wanted = config.extra.get("shared_memory", True)
+    if not isinstance(wanted, bool):
+        raise ConfigError(f"{FLAG}: shared_memory in kv_connector_extra_config must be true or false.", param=FLAG)
+    return wanted and shared_memory.is_available()
 
 
 def _listen(config: KVTransferConfig) -> socket.socket:

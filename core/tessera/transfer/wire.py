@@ -1,5 +1,5 @@
-"""What engines say to each other over TCP: frames of msgpack until both have proved to have the cluster's key and the
-cache is granted, then pieces of it.
+"""What engines say to each other over a connection: frames of msgpack until both have proved to have the cluster's key
+and the cache is granted, then pieces of it.
 
 The source sends a random challenge and the versions that it speaks; the other answers with the newest that both do, a
 challenge of its own and a proof, the HMAC (RFC 2104) of both under the key; the source answers with its proof. A piece
@@ -134,28 +134,24 @@ def refuse(link: socket.socket, message: str) -> NoReturn:
     raise TransferError(message)
 
 
-def join(host: str, port: int, key: bytes) -> tuple[socket.socket, float]:
-    """The other side: a connection, and the seconds of a lease. Raises TransferError, OSError, EOFError."""
-    link = socket.create_connection((host, port), timeout=HANDSHAKE_SECONDS)
-    try:
-        challenge = receive(link, TransferChallenge, MAX_STRANGER_BYTES)
-        version = min(challenge.newest, VERSIONS[-1])
-        if version < max(challenge.oldest, VERSIONS[0]):
-            raise TransferError(
-                f"it speaks versions {spoken(challenge.oldest, challenge.newest)}, and this engine "
-                f"{spoken(VERSIONS[0], VERSIONS[-1])}"
-            )
-        hello = TransferHello(secrets.token_bytes(NONCE_BYTES), version)
-        hello.proof = _proof(key, "fetch", challenge, hello)
-        send(link, hello)
-        welcome = receive(link, TransferWelcome, MAX_STRANGER_BYTES)
-        if not hmac.compare_digest(welcome.proof, _proof(key, "lend", challenge, hello)):
-            raise TransferError("it has another cluster key")
-        keep_alive(link)
-    except BaseException:
-        link.close()
-        raise
-    return link, welcome.lease_seconds
+def join(link: socket.socket, key: bytes) -> float:
+    """The other side: the seconds of a lease. Raises TransferError, OSError, EOFError."""
+    challenge = receive(link, TransferChallenge, MAX_STRANGER_BYTES)
+    version = min(challenge.newest, VERSIONS[-1])
+    if version < max(challenge.oldest, VERSIONS[0]):
+        raise TransferError(
+            f"it speaks versions {spoken(challenge.oldest, challenge.newest)}, and this engine "
+            f"{spoken(VERSIONS[0], VERSIONS[-1])}"
+        )
+    hello = TransferHello(secrets.token_bytes(NONCE_BYTES), version)
+    hello.proof = _proof(key, "fetch", challenge, hello)
+    send(link, hello)
+    welcome = receive(link, TransferWelcome, MAX_STRANGER_BYTES)
+    if not hmac.compare_digest(welcome.proof, _proof(key, "lend", challenge, hello)):
+        raise TransferError("it has another cluster key")
+    keep_alive(link)
+    lease_seconds: float = welcome.lease_seconds
+    return lease_seconds
 
 
 def spoken(oldest: int, newest: int) -> str:

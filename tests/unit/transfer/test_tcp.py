@@ -13,10 +13,16 @@ from tessera.arrays import int32
 from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.transfer import CacheFormat, Fetch, LayerFormat, PlaneFormat, TokenBlocks, TransferError
 from tessera.processes.frames import frame, read_frame
-from tessera.transfer import tcp, wire
+from tessera.transfer import shared_memory, tcp, wire
 from tests.unit.transfer.source import DIGEST, FORM, Relay, Side, end, sides, wait
 
 NUMBERS = np.random.default_rng(3).random((6000, 2), np.float32)
+
+
+@pytest.fixture(autouse=True, params=["tcp", "memory"])
+def over(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to an engine of this host, but where a test stands between the two engines."""
+    monkeypatch.setattr(shared_memory, "is_available", lambda: request.param == "memory")
 
 
 @pytest.fixture(autouse=True)
