@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from dataclasses import replace
 
@@ -19,7 +20,10 @@ from tessera.kv_transfer_params import RECEIVED
 from tessera.platform.feature import FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
+from tessera.server.certificates import certificates
+from tessera.server.host_metrics import host_metrics
 from tessera.server.settings import ServerSettings
+from tests.certificates import Authority
 from tests.server.conftest import in_process
 from tests.server.fake_engine import FakeEngine, FakeInfo
 
@@ -367,3 +371,24 @@ def test_prompt_tokens_of_another_engine_are_no_local_hits():
         metrics.stats = EngineStats(counters=counters, feature_counters=[FeatureCounter(RECEIVED, "", received)])
         found.append([one.value for one in metrics.read() if one.name == "prompt_tokens_by_source"])
     assert found == [[100, 0, 0], [60, 40, 0], [60, 40, 0], [28, 40, 32], [20, 48, 32]]
+
+
+def test_what_a_host_may_run_out_of(tmp_path):
+    authority = Authority(tmp_path)
+    server = authority.issue("server", 3.0)
+    settings = ServerSettings(
+        batch_store=str(tmp_path),
+        response_store=str(tmp_path / "responses.db"),
+        tls=certificates(str(server.certificate), str(server.key), None, 0),
+    )
+    found = {(metric.name, (metric.label or ("", ""))[1]): metric.value for metric in host_metrics(settings)}
+    usage = shutil.disk_usage(tmp_path)
+    for store in ("batch_store", "response_store"):
+        assert found["storage_size_bytes", store] == usage.total
+        assert found["storage_free_bytes", store] == pytest.approx(usage.free, abs=2**30)
+    assert found["certificate_expiry_timestamp_seconds", ""] == pytest.approx(time.time() + 3 * 86400, abs=60)
+    assert {name for name, _ in map(tuple, found)} == {
+        "storage_free_bytes", "storage_size_bytes", "certificate_expiry_timestamp_seconds"
+    }  # fmt: skip
+    folder_is_gone = ServerSettings(batch_store=str(tmp_path / "gone" / "away"))
+    assert [*host_metrics(folder_is_gone)] == []

@@ -16,6 +16,7 @@ import pytest
 
 from tessera.engine.messages import EngineStats
 from tessera.engine.metrics import EngineMetrics
+from tessera.server.host_metrics import CERTIFICATE
 from tessera.server.on_demand.app import loading_metrics
 from tessera.server.on_demand.hosted_model import ConfiguredModel, HostedEntry, HostedModel
 from tessera.server.status import PREFIX, family
@@ -95,6 +96,7 @@ def unknown_metrics(expression: str, exported: str) -> list[str]:
     metrics.stats = EngineStats(fallbacks={"gate": 1})
     loading = loading_metrics([HostedModel(HostedEntry("m", _configure), 0.0, bool)])
     known = {f"{PREFIX}{family(metric)}" for metric in (*metrics.read(), *loading)}
+    known.add(f"{PREFIX}{CERTIFICATE}")  # of a server with one
     known |= set(re.findall(r"^# TYPE (\S+)", exported, re.MULTILINE))
     used = re.findall(r"tessera:\w+", expression)
     return [name for name in used if name not in known and re.sub(r"_(bucket|count|sum)$", "", name) not in known]

@@ -83,6 +83,17 @@ FAULTS = {
         {f'tessera:reference_fallbacks_total{{{MODEL},op="gate"}}': f"0+9x{MINUTES}"}, {"instance": "a", "op": "gate"}
     ),
     "TesseraCompilesWhileServing": Fault({f"tessera:kernel_compilations_total{{{MODEL}}}": "0x28 3x12"}, BY_SERVER),
+    "TesseraDiskFull": Fault(
+        {
+            f'tessera:storage_free_bytes{{{ONE},store="batch_store"}}': f"4e9x{MINUTES}",
+            f'tessera:storage_size_bytes{{{ONE},store="batch_store"}}': f"1e11x{MINUTES}",
+        },
+        {"job": "tessera", "instance": "a", "store": "batch_store"},
+    ),
+    "TesseraCertificateExpires": Fault(  # promtool's clock begins at 0
+        {f"tessera:certificate_expiry_timestamp_seconds{{{ONE}}}": f"{13 * 86400}x{MINUTES}"},
+        {"job": "tessera", "instance": "a"},
+    ),
     "TesseraStoodStill": Fault(
         {f"tessera:event_loop_stands_total{{{ONE}}}": f"0+1x{MINUTES}"}, {"job": "tessera", "instance": "a"}
     ),
@@ -91,6 +102,9 @@ BESIDE = {"TesseraEngineKeepsDying": ("TesseraEngineReplaced",)}
 """Alerts that fire with another."""
 HEALTHY = {
     f"up{{{ONE}}}": f"1x{MINUTES}",
+    f'tessera:storage_free_bytes{{{ONE},store="batch_store"}}': f"6e9x{MINUTES}",
+    f'tessera:storage_size_bytes{{{ONE},store="batch_store"}}': f"1e11x{MINUTES}",
+    f"tessera:certificate_expiry_timestamp_seconds{{{ONE}}}": f"{15 * 86400}x{MINUTES}",
     f"tessera:engine_restarts_total{{{MODEL}}}": f"2x{MINUTES}",
     f"tessera:num_requests_waiting{{{MODEL}}}": f"9x{MINUTES}",
     f'tessera:http_requests_total{{{ONE},status="200"}}': f"0+100x{MINUTES}",

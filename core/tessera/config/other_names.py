@@ -290,7 +290,7 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
         ": only HTTP is served, at --host and --port; remove it.": "--grpc --grpc-port",
         ": there are no such routes; see /docs for those there are.": "--[no-]tokens-only --[no-]enable-scale-out",
         ": Cohere's API is not served; use OpenAI's at /v1.": "--[no-]cohere-is-reasoning-model --cohere-format",
-        ": certificates are read at start; restart the server for new ones.": "--[no-]enable-ssl-refresh",
+        ": a SIGHUP makes the server read its certificates again; remove it.": "--[no-]enable-ssl-refresh",
         ": the request line and headers may have 64 KiB; remove it.": """
             --h11-max-incomplete-event-size --h11-max-header-count
         """,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tessera.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
+_NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
+_MOST_TURNS = 4
+"""Of a handshake, each side after the other."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Certificates:
         self._files = files
         self.context = _context(files)
         """For connections that are agreed on from now on."""
+        self.expires_at = _expires_at(self.context, files.certfile)
+        """Seconds since 1970; None if no client can tell."""
 
     def read_again(self) -> None:
         """Keeps the certificates as they are if their files cannot be used now. The log says what came of it.
@@ -46,6 +53,7 @@ class Certificates:
         except ConfigError as error:
             _LOG.error("The certificate stays as it was: %s", error.message)
         else:
+            self.expires_at = _expires_at(self.context, self._files.certfile)
             _LOG.info("Read the certificate from '%s'.", self._files.certfile)
 
 
@@ -86,6 +94,27 @@ def _context(files: CertificateFiles) -> ssl.SSLContext:
         _load_authorities(context, ca_certs)
     context.verify_mode = ssl.VerifyMode(files.cert_reqs)
     return context
+
+
+def _expires_at(context: ssl.SSLContext, certfile: str) -> float | None:
+    """Of the certificate that a client gets, by asking as one, in memory: Python's ssl shows no certificate but that of
+    the other side."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(certfile)  # trusted as it is, whoever signed it, and also if it is old
+    client.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asks = client.wrap_bio(to_client, to_server)
+    answers = context.wrap_bio(to_server, to_client, server_side=True)
+    with suppress(ssl.SSLError):
+        for _ in range(_MOST_TURNS):
+            with suppress(ssl.SSLWantReadError):
+                asks.do_handshake()
+                shown = asks.getpeercert()
+                return ssl.cert_time_to_seconds(str(shown["notAfter"])) if shown else None
+            with suppress(ssl.SSLWantReadError):
+                answers.do_handshake()
+    return None
 
 
 def _load_chain(context: ssl.SSLContext, certfile: str, keyfile: str | None) -> None:

@@ -21,6 +21,7 @@ from tessera.lora import NAME as LORA
 from tessera.server.access import Counts
 from tessera.server.anthropic import models as anthropic
 from tessera.server.context import ServerContext, ServerState
+from tessera.server.host_metrics import host_metrics
 from tessera.server.http import header, json_response, not_ready
 from tessera.server.keys import allows
 from tessera.server.loop_watch import LoopWatch
@@ -185,6 +186,7 @@ def server_lines(state: ServerState, settings: ServerSettings) -> Iterator[str]:
     """What is counted of the server, whichever model it was for."""
     yield from http_lines(state.counts)
     yield from loop_lines(state.loop)
+    yield from engine_lines([(host_metrics(settings), {})], PREFIX)
     if settings.key_file is not None:
         yield from engine_lines([(state.quotas.metrics(settings.key_file.keys), {})], PREFIX)
 

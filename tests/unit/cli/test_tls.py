@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import time
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_what_does_not_hold_is_one_line(folder, given, what):
     with pytest.raises(ConfigError, match=what) as caught:
         made(folder, **given)
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("days", [40.0, -1.0])
+@pytest.mark.parametrize("reqs", [0, 1, 2])
+def test_when_a_certificate_expires_is_known(tmp_path, days, reqs):
+    """Also of one that has, and where clients must show theirs; and after the next one was read."""
+    authority = Authority(tmp_path)
+    server = authority.issue("server", days)
+    files = str(server.certificate), str(server.key), str(authority.identity.certificate)
+    tls = certificates(*files, reqs)
+    assert tls.expires_at == pytest.approx(time.time() + days * 86400, abs=60)
+    authority.issue("server", 90.0)
+    tls.read_again()
+    assert tls.expires_at == pytest.approx(time.time() + 90 * 86400, abs=60)
