@@ -1,5 +1,7 @@
-"""Host time of the launches of a step that decodes 32 rows of the 8B shape eagerly, with and without Triton's binder.
-Needs no GPU: kernels are not compiled, and launches end where the driver would begin.
+"""Host time of the launches of Triton that an eager step of the 8B shape makes, with and without Triton's binder: one
+that decodes 32 rows, one with a chunk of a prompt beside 31 such rows, and what is left of the latter where it is
+captured in pieces. Needs no GPU: kernels are not compiled, and launches end where the driver would begin. Products,
+copies and launches of graphs are torch's and are not timed.
 
 Run: python -m benchmarks.gpu.launches
 """
@@ -31,7 +33,10 @@ from tessera_triton.served import served
 from tools.triton_launches import Inputs
 
 FACTS = TARGETS["sm_90"]
-LAYERS, ROWS, CONTEXT, ROUNDS = 32, 32, 500, 15
+LAYERS, ROWS, CONTEXT, CHUNK, ROUNDS = 32, 32, 500, 97, 15
+DECODE = ((1, CONTEXT),) * ROWS
+MIXED = (*DECODE[1:], (CHUNK, CONTEXT))
+"""Tokens to compute and in the cache, of each row."""
 
 
 @dataclass(frozen=True)
@@ -101,21 +106,31 @@ def without_driver(record: list[Any] | None = None) -> Iterator[None]:
         yield
 
 
-def launches_of_a_layer() -> list[Launch]:
-    """Attention, two norms and a gate; products are not launched by Triton."""
+def attention(rows: tuple[tuple[int, int], ...]) -> list[Launch]:
+    """Of a layer. rows: as in MIXED."""
     noted = Noting()
-    case = AttentionCase(((1, CONTEXT),) * ROWS, 64, 32, 8, 128, dtype="bfloat16")
+    case = AttentionCase(rows, 64, 32, 8, 128, dtype="bfloat16")
     trial = AttentionTrial(TritonAttention(FACTS, noted), case)
     launch, _ = trial.launch(trial.grants)
     noted.launches.clear()
-    x = torch.empty(ROWS, (32 + 2 * 8) * 128, dtype=torch.bfloat16)
+    x = torch.empty(launch.key.tokens, (32 + 2 * 8) * 128, dtype=torch.bfloat16)
     trial.layer.fused(x, launch.positions, trial.caches, launch.plans[0])
+    return noted.launches
+
+
+def between_attention(tokens: int) -> list[Launch]:
+    """Two norms and a gate; products are not launched by Triton."""
+    noted = Noting()
     table = replace(REFERENCE, **kernels(FACTS, noted))
     ops = BoundOps(table, host_device(), {"tensor": Alone()})
     for name in ("add_norm", "gate", "add_norm"):
         spec = next(place.spec for place in served(FACTS) if place.op == name and not getattr(place.spec, "emit", None))
-        ops.bind(name, spec)(*Inputs(ROWS, 0, ops, "bfloat16").arguments(table[name], spec))
+        ops.bind(name, spec)(*Inputs(tokens, 0, ops, "bfloat16").arguments(table[name], spec))
     return noted.launches
+
+
+def launches_of_a_layer(rows: tuple[tuple[int, int], ...] = DECODE) -> list[Launch]:
+    return [*attention(rows), *between_attention(sum(tokens for tokens, _ in rows))]
 
 
 def seconds(launcher: Launcher, step: list[Launch]) -> float:
@@ -133,15 +148,20 @@ def seconds(launcher: Launcher, step: list[Launch]) -> float:
 
 def main() -> None:
     print(machine.describe())
-    step = launches_of_a_layer() * LAYERS
+    steps = {
+        "decode": launches_of_a_layer() * LAYERS,
+        "mixed": launches_of_a_layer(MIXED) * LAYERS,
+        "mixed, in pieces": attention(MIXED) * LAYERS,
+    }
     with without_driver():
         for turn in range(3):
-            for launcher in (Launcher(), DirectLauncher()):
-                took = seconds(launcher, step)
-                each = 1e6 * took / len(step)
-                print(
-                    f"{turn} {type(launcher).__name__}: {1e3 * took:.2f} ms a step, {each:.1f} us each of {len(step)}"
-                )
+            for name, step in steps.items():
+                for launcher in (Launcher(), DirectLauncher()):
+                    took = seconds(launcher, step)
+                    print(
+                        f"{turn} {name}, {type(launcher).__name__}: {1e3 * took:.2f} ms a step, "
+                        f"{1e6 * took / len(step):.1f} us each of {len(step)}"
+                    )
 
 
 if __name__ == "__main__":

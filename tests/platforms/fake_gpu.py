@@ -14,11 +14,11 @@ from tessera.config import EngineConfig
 from tessera.platform import (
     Communicator,
     Device,
+    FullAndPiecewiseGraphs,
     GraphRunner,
     ModelFacts,
     ShapePolicy,
     TorchDevice,
-    TorchGraphs,
     WorkerSpec,
 )
 from tessera_cuda.platform import CudaPlatform
@@ -98,10 +98,10 @@ class OverFakechip(TritonPlatform):
         return joined
 
     def graph_runner(self, device: Device) -> GraphRunner:
-        return TorchGraphs(torch, device, lambda pool: import_module("torch_fakechip").Graph())
+        return FullAndPiecewiseGraphs(torch, device, lambda pool: import_module("torch_fakechip").Graph())
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        return shapes(config, SMALLEST_BLOCK)
+        return shapes(model, config, SMALLEST_BLOCK)
 
 
 class Cuda(OverFakechip, CudaPlatform):

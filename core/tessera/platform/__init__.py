@@ -78,7 +78,15 @@ from tessera.platform.feature import (
     possible_bits,
     prompt_bits,
 )
-from tessera.platform.graph import DeviceGraph, Eager, GraphRunner, PiecewiseGraphs, TorchGraphs, graph_class
+from tessera.platform.graph import (
+    DeviceGraph,
+    Eager,
+    FullAndPiecewiseGraphs,
+    GraphRunner,
+    PiecewiseGraphs,
+    TorchGraphs,
+    graph_class,
+)
 from tessera.platform.hooks import hookimpl
 from tessera.platform.latent import LatentBackend, LatentHeads, LatentInput, LatentLayer
 from tessera.platform.launch import (
@@ -223,6 +231,7 @@ __all__ = [
     "FeatureCounter",
     "FeatureState",
     "Fetch",
+    "FullAndPiecewiseGraphs",
     "FullAttentionSpec",
     "FunctionalCommunicator",
     "Future",

@@ -8,19 +8,21 @@ from typing import Any, NamedTuple
 
 from tessera.platform.attention import AttentionLayer, Caches, Mixer
 from tessera.platform.device import Device, Tensor
-from tessera.platform.launch import Buffers, Launch, LaunchKey, Plan
-from tessera.platform.shapes import ShapePolicy
+from tessera.platform.launch import ALL_POSITIONS, Buffers, Launch, LaunchKey, Plan
+from tessera.platform.shapes import ShapePolicy, pieces_key
 
 
 class GraphRunner(ABC):
     """Captures the forward of a launch key and replays it. It pads nothing and receives the actual counts with each
-    launch. A launch for which it has no executable runs eagerly. captures_mixers: whether attention, and other mixers,
-    are part of what it captures, so that their plans must keep their addresses. separate_planes: whether each plane of
-    the caches must be a tensor of its own, which shares memory with no other, as for compilers that refuse to write
-    inputs which do."""
+    launch. A launch for which it has no executable runs eagerly. separate_planes: whether each plane of the caches must
+    be a tensor of its own, which shares memory with no other, as for compilers that refuse to write inputs which do."""
 
-    captures_mixers = True
     separate_planes = False
+
+    def captures_mixers(self, key: LaunchKey) -> bool:
+        """Whether attention, and other mixers, are part of what it captures of launches with this key, so that their
+        plans must keep their addresses. Default: they are."""
+        return True
 
     def split(self, mixer: Mixer) -> Mixer:
         """The mixer as the model calls it: a runner that captures what lies between mixers notices here where one
@@ -57,7 +59,8 @@ class GraphRunner(ABC):
 class Eager(GraphRunner):
     """No capture: the executable is the forward itself, and the plan of each launch is made for it alone."""
 
-    captures_mixers = False
+    def captures_mixers(self, key: LaunchKey) -> bool:
+        return False
 
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
         return forward
@@ -139,19 +142,20 @@ class _Capturing:
     """A forward that is being captured in pieces. calls: what a replay does, in order; each is called with the
     launch."""
 
-    def __init__(self, launch: Launch, make: Callable[[], Any]) -> None:
-        self.launch, self.make = launch, make
+    def __init__(self, launch: Launch, runner: PiecewiseGraphs) -> None:
+        self.launch, self.runner = launch, runner
         self.calls: list[Callable[[Launch], Any]] = []
         self.graphs: list[Any] = []
 
     def begin(self) -> None:
-        graph = self.make()
+        graph = self.runner.make(self.runner.pool)
         graph.__enter__()
         self.graphs.append(graph)
 
     def end(self) -> None:
         graph = self.graphs[-1]
         graph.__exit__(None, None, None)
+        self.runner.pool = graph.pool()
         self.calls.append(lambda _: graph.replay())
 
     def eagerly(self, call: Callable[[Plan], Tensor | None], plan: Plan) -> Tensor | None:
@@ -176,8 +180,10 @@ class PiecewiseGraphs(TorchGraphs):
     and they run eagerly in between, with the plan of each launch. For kernels that cannot be captured, and for prompts,
     whose attention differs from launch to launch."""
 
-    captures_mixers = False
     _capturing: _Capturing | None = None
+
+    def captures_mixers(self, key: LaunchKey) -> bool:
+        return False
 
     def split(self, mixer: Mixer) -> Mixer:
         return _SplitAttention(self, mixer) if isinstance(mixer, AttentionLayer) else _SplitMixer(self, mixer)
@@ -185,14 +191,13 @@ class PiecewiseGraphs(TorchGraphs):
     def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
         forward(launch)
         self.device.synchronize()
-        self._capturing = capturing = _Capturing(launch, lambda: self.make(self.pool))
+        self._capturing = capturing = _Capturing(launch, self)
         try:
             capturing.begin()
             result = forward(launch)
             capturing.end()
         finally:
             self._capturing = None
-        self.pool = capturing.graphs[-1].pool()
         return _Captured(capturing, result)
 
     def replay(self, executable: Any, launch: Launch) -> Any:
@@ -203,6 +208,32 @@ class PiecewiseGraphs(TorchGraphs):
     def eagerly(self, call: Callable[[Plan], Tensor | None], plan: Plan) -> Any:
         """Calls a mixer, outside of what is captured."""
         return call(plan) if self._capturing is None else self._capturing.eagerly(call, plan)
+
+
+class FullAndPiecewiseGraphs(PiecewiseGraphs):
+    """Launches that decode, drafts included, are captured whole, and those with prompts in pieces. For a policy with
+    BucketedShapes.mixed_tokens, whose launches with prompts have padded tokens and exact rows: what lies between mixers
+    knows of no rows, so a number of tokens has one executable, of pieces_key(). It computes the states of all tokens,
+    and those that become logits are selected behind it. (vLLM's FULL_AND_PIECEWISE.)"""
+
+    def captures_mixers(self, key: LaunchKey) -> bool:
+        return key.kind in ("decode", "verify")
+
+    def key_of(self, key: LaunchKey) -> LaunchKey:
+        """A launch that wants the states of all tokens has no executable: what it asks for may be the host's work."""
+        whole = self.captures_mixers(key) or ALL_POSITIONS in key.bits
+        return key if whole else pieces_key(key.tokens, key.bits)
+
+    def capture(self, key: LaunchKey, forward: Callable[[Launch], Any], launch: Launch, buffers: Buffers) -> Any:
+        capture = TorchGraphs.capture if self.captures_mixers(key) else PiecewiseGraphs.capture
+        return capture(self, key, forward, launch, buffers)
+
+    def replay(self, executable: Any, launch: Launch) -> Any:
+        if self.captures_mixers(launch.key):
+            return TorchGraphs.replay(self, executable, launch)
+        result = PiecewiseGraphs.replay(self, executable, launch)
+        # A stage before the last one returns several tensors, and the next one goes on with all tokens.
+        return result if isinstance(result, tuple) else launch.select_logits(result)
 
 
 class _SplitMixer(Mixer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from tessera.arrays import Array
@@ -62,7 +62,8 @@ class ShapePolicy(ABC):
     @abstractmethod
     def keys(self) -> Sequence[LaunchKey]:
         """The shapes that launches are padded to, without bits (core adds those of the enabled features). Warm-up runs
-        through them, and graph runners capture them. Empty if nothing is padded."""
+        through them, and graph runners capture them. A launch in which tokens alone are padded may have that of
+        pieces_key() among them instead. Empty if nothing is padded."""
 
 
 class ExactShapes(ShapePolicy):
@@ -101,6 +102,9 @@ class BucketedShapes(ShapePolicy):
     packed: bool = False
     # columns of block tables; the last must be enough for the longest request
     blocks: Sequence[int] = (1,)
+    # where prompt_tokens is empty, numbers of tokens that launches with prompts are padded to, their rows and block
+    # tables remaining exact; those with more tokens have their exact shape
+    mixed_tokens: Sequence[int] = ()
     # tokens of a decode row; launches that verify drafts have this many for each row
     max_decode_tokens: int = 1
     # tokens: prompts may be split at multiples
@@ -135,13 +139,14 @@ class BucketedShapes(ShapePolicy):
         if len(step.query_lens) == step.num_decode:
             return list(self._decode(step))
         if not self.prompt_tokens:
-            return ExactShapes().launches(step)
+            return [self._mixed(shape) for shape in ExactShapes().launches(step)]
         return list(self._packed(step) if self.packed else [*self._decode(step), *self._padded(step)])
 
     def keys(self) -> Sequence[LaunchKey]:
         widths, rows = sorted({1, self.max_decode_tokens}), self.decode_rows
         decode = [self._decode_key(n, width, blocks) for width in widths for n in rows for blocks in self.blocks]
-        return [*decode, *(self._prompt_key(n, blocks) for n in self.prompt_tokens for blocks in self.blocks)]
+        prompts = [self._prompt_key(n, blocks) for n in self.prompt_tokens for blocks in self.blocks]
+        return [*decode, *prompts, *map(pieces_key, self.mixed_tokens)]
 
     def _decode(self, step: StepShape) -> Iterator[LaunchShape]:
         for first in range(0, step.num_decode, max(self.decode_rows)):
@@ -151,6 +156,11 @@ class BucketedShapes(ShapePolicy):
             yield LaunchShape(
                 self._decode_key(rows, width, self._blocks(step, first, last), step.bits), first, last, width
             )
+
+    def _mixed(self, shape: LaunchShape) -> LaunchShape:
+        """With padding behind the tokens of an exact shape, if there is a size for them."""
+        tokens = next((size for size in self.mixed_tokens if size >= shape.key.tokens), shape.key.tokens)
+        return replace(shape, key=replace(shape.key, tokens=tokens))
 
     def _padded(self, step: StepShape) -> Iterator[LaunchShape]:
         for first in range(step.num_decode, len(step.query_lens), self.prompt_rows):
@@ -177,6 +187,12 @@ class BucketedShapes(ShapePolicy):
 
     def _blocks(self, step: StepShape, first: int, last: int) -> int:
         return _smallest(self.blocks, int(step.blocks[first:last].max()))
+
+
+def pieces_key(tokens: int, bits: frozenset[str] = frozenset()) -> LaunchKey:
+    """The captured key of launches with so many tokens, where only the tokens count, since mixers are not captured:
+    mixed, of as many rows of one token, so that the states of all tokens are computed."""
+    return LaunchKey("mixed", tokens, 1, 1, tokens, bits)
 
 
 def doubled(smallest: int, largest: int) -> tuple[int, ...]:

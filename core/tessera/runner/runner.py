@@ -199,10 +199,13 @@ class CoreRunner(ModelRunner):
             ) from error
         if steps is None or not self.keys:
             return steps
-        first, other = (self.device.peak(partial(self._capture, key)) or 0 for key in (self.keys[0], self.keys[-1]))
+        whole = [key for key in self.keys if self.graphs.captures_mixers(key)]
+        pieces = [key for key in self.keys if not self.graphs.captures_mixers(key)]
+        # What lies between mixers is held, so each launch that is captured in pieces takes memory of its own.
+        taken = [self.device.peak(partial(self._capture, key)) or 0 for key in (*pieces, *whole[:1], *whole[1:][-1:])]
         self.executables.clear()
         self.graphs.invalidate()
-        return steps + first + other * (len(self.keys) - 1)
+        return steps + sum(taken) + taken[-1] * max(len(whole) - 2, 0)
 
     @torch.inference_mode()
     def _run_largest_steps(self) -> None:
@@ -318,9 +321,10 @@ class CoreRunner(ModelRunner):
         with torch.inference_mode():
             for number, key in enumerate(self.keys):
                 launch = self._capture(key)
-                single = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits)
-                if self.graphs.key_of(single) == key:  # same graph, but sampling one row is faster
-                    launch = self._planned(self.builder.empty(single), captured=True)
+                one_row = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits), replace(key, rows=1, width=key.tokens)
+                for single in one_row:
+                    if self.graphs.key_of(single) == key:  # same graph, but sampling one row is faster
+                        launch = self._planned(self.builder.empty(single), captured=True)
                 self._run_empty(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         if self.platform.compilations() is not None:
@@ -462,7 +466,7 @@ class CoreRunner(ModelRunner):
 
     def _planned(self, launch: Launch, *, captured: bool) -> Launch:
         """Adds the plans to a launch, listed by layer. captured: or replayed from a graph."""
-        buffers = self.buffers if captured and self.graphs.captures_mixers else None
+        buffers = self.buffers if captured and self.graphs.captures_mixers(launch.key) else None
         plans: list[Plan] = [None] * len(self.build.mixers)
         for backend, group in self.attention_groups:
             plan = backend.plan(launch, group, buffers)

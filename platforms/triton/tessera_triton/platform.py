@@ -198,7 +198,7 @@ class TritonPlatform(Platform):
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
         if graph_class(self.torch, self.kind) is None:
             return None
-        return shapes(config, config.cache.block_size or SMALLEST_BLOCK)
+        return shapes(model, config, config.cache.block_size or SMALLEST_BLOCK)
 
     def compilations(self) -> int | None:
         return None if self._launch is None else self._launch.compilations

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tessera.platform import PlatformError, WorkerSpec
+from tessera.platform import CrossSpec, LaunchKey, LayerCache, PlatformError, WorkerSpec
 from tessera_triton import TARGETS, DeviceFacts, Launcher, facts, installed
 from tessera_triton import platform as platform_module
-from tessera_triton.graphs import rows
+from tessera_triton.graphs import MIXED, mixed_tokens, rows
 from tessera_triton.platform import TritonPlatform
 
 REFERENCE = object()
@@ -154,11 +154,31 @@ def test_workers_join_the_group_of_the_platforms_collectives(monkeypatch):
 def test_graphs_are_captured_by_torchs_class_for_the_kind():
     said = []
     runner = Made(torch=made_up(said)).graph_runner(SimpleNamespace(synchronize=lambda: said.append("wait")))
-    executable = runner.capture(None, lambda launch: said.append("forward") or "result", None, None)
+    key = LaunchKey("decode", 1, 1, 1, 1)
+    executable = runner.capture(key, lambda launch: said.append("forward") or "result", None, None)
     assert said == ["forward", "wait", "pool None", "begin", "forward", "end"]
     assert runner.pool == "the pool"
-    assert runner.replay(executable, None) == "result"
+    assert runner.replay(executable, SimpleNamespace(key=key)) == "result"
     assert said[-1] == "replay"
+
+
+def test_pieces_of_a_prompt_share_a_pool_and_attention_runs_between_them():
+    said = []
+    runner = Made(torch=made_up(said)).graph_runner(SimpleNamespace(synchronize=lambda: said.append("wait")))
+    mixer = runner.split(SimpleNamespace(fused=lambda x, positions, caches, plan: said.append(plan)))
+
+    def forward(launch):
+        mixer.fused(None, None, None, launch.plans[0])
+        return "result", "residual"
+
+    key = LaunchKey("mixed", 16, 1, 1, 16)
+    executable = runner.capture(key, forward, SimpleNamespace(key=key, plans=["warm-up's"]), None)
+    assert said == ["warm-up's", "wait", "pool None", "begin", "end", "warm-up's", "pool the pool", "begin", "end"]
+    said.clear()
+    launch = SimpleNamespace(key=LaunchKey("mixed", 2, 8, 4, 16), plans=["its own"])
+    assert runner.key_of(launch.key) == key
+    assert runner.replay(executable, launch) == ("result", "residual")
+    assert said == ["replay", "its own", "replay"]
 
 
 def test_a_torch_without_graphs_launches_eagerly_in_exact_shapes_and_says_why():
@@ -168,12 +188,30 @@ def test_a_torch_without_graphs_launches_eagerly_in_exact_shapes_and_says_why():
 
 
 def test_decode_launches_are_padded_and_their_blocks_hold_the_longest_request():
-    scheduler = SimpleNamespace(max_num_seqs=16, max_decode_tokens=1)
-    config = SimpleNamespace(
-        cache=SimpleNamespace(block_size=None), model=SimpleNamespace(max_model_len=100), scheduler=scheduler
-    )
-    shapes = Made().shapes(None, config)
+    shapes = Made().shapes(SimpleNamespace(caches=(), generates=True), config_of(300))
     assert (list(shapes.decode_rows), shapes.blocks) == ([1, 2, 4, 8, 16], (7,))
+
+
+def config_of(most_tokens, *, eager=False):
+    scheduler = SimpleNamespace(max_num_seqs=16, max_decode_tokens=1, max_num_batched_tokens=most_tokens)
+    cache, model = SimpleNamespace(block_size=None), SimpleNamespace(max_model_len=100)
+    return SimpleNamespace(cache=cache, model=model, scheduler=scheduler, enforce_eager=eager)
+
+
+def test_captured_tokens_of_launches_with_prompts_hold_the_most_of_a_step():
+    generates = SimpleNamespace(caches=(), generates=True)
+    assert mixed_tokens(generates, config_of(8192)) == list(MIXED)
+    assert mixed_tokens(generates, config_of(257)) == [16, 32, 64, 128, 256, 384]
+    assert mixed_tokens(generates, config_of(256)) == [16, 32, 64, 128, 256]
+
+
+@pytest.mark.parametrize(
+    ("caches", "generates", "eager"),
+    [((), True, True), ((), False, False), ((LayerCache(0, CrossSpec(1, 8, "float32", length=4)),), True, False)],
+    ids=["nothing is captured", "a model that pools", "an encoder's positions"],
+)
+def test_tokens_are_not_padded_in_vain(caches, generates, eager):
+    assert mixed_tokens(SimpleNamespace(caches=caches, generates=generates), config_of(64, eager=eager)) == ()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.platform import BucketedShapes, LaunchKey, PlatformError, StepRules, StepShape, doubled
+from tessera.platform.shapes import pieces_key
 from tessera.testing.conformance.launches import problems_of
 
 POLICIES = {
@@ -17,6 +18,7 @@ POLICIES = {
     "one by one": BucketedShapes((4,), (8, 40), blocks=(9,)),
     "packed": BucketedShapes((1, 6), (24, 64), prompt_rows=5, packed=True, blocks=(3, 9), max_decode_tokens=2),
     "exact prompts": BucketedShapes((2, 5), blocks=(9,), max_decode_tokens=3),
+    "exact rows": BucketedShapes((2, 5), blocks=(9,), mixed_tokens=(16, 64), max_decode_tokens=3),
 }
 
 
@@ -67,6 +69,17 @@ def test_packed_rows_share_launches() -> None:
 def test_prompts_of_exact_shape_share_a_launch_with_decode_rows() -> None:
     (launch,) = POLICIES["exact prompts"].launches(step([1] * 3, [20, 39], [4]))
     assert launch.key == LaunchKey("mixed", 5, 39, 4, 62, frozenset(("some",)))
+
+
+def test_tokens_are_padded_behind_exact_rows() -> None:
+    policy = POLICIES["exact rows"]
+    keys = [policy.launches(step([1] * 3, [20, last], [4]))[0].key for last in (39, 42)]
+    assert keys == [
+        LaunchKey("mixed", 5, last, 4, tokens, frozenset(("some",))) for last, tokens in ((39, 64), (42, 65))
+    ]
+    assert policy.keys()[-2:] == [pieces_key(16), pieces_key(64)]
+    assert pieces_key(64).samples_all
+    assert policy.rules() == StepRules()
 
 
 def test_rules_keep_prompts_within_the_largest_launch() -> None:
