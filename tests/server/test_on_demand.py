@@ -277,7 +277,14 @@ async def test_models_are_listed_with_their_state():
         assert ["max_model_len" in card for card in cards] == [False, True, False]
         assert (await server.client.get("/v1/models/b")).json() == cards[1]
         check_error(await server.client.get("/v1/models/d"), 404, "model", "model_not_found")
-        for path in ("/livez", "/readyz", "/health", "/ping", "/version", "/load", "/", "/models"):
+        named = {
+            path: {one["model"]: one["details"]["quantization_level"] for one in (await server.client.get(path)).json()["models"]}
+            for path in ("/api/tags", "/api/ps")
+        }
+        assert [*named["/api/tags"]] == ["a:latest", "b:latest", "c:latest"]
+        assert [*named["/api/ps"]] == ["b:latest"]
+        assert named["/api/tags"]["a:latest"] == "" != named["/api/ps"]["b:latest"]
+        for path in ("/livez", "/readyz", "/health", "/ping", "/version", "/load", "/", "/models", "/api/version"):
             assert (await server.client.get(path)).status_code == 200
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -27,23 +25,22 @@ from tessera.server.generation.run import ChatRun
 from tessera.server.http import detail_of, json_response, read_body
 from tessera.server.keys import allows
 from tessera.server.ollama import embed
-from tessera.server.ollama.chat import LATEST, name_of, of_chat, of_prompt
+from tessera.server.ollama.chat import name_of, of_chat, of_prompt
 from tessera.server.ollama.protocol import (
     AnswerLine,
     Call,
     ChatAnswer,
     ChatRequest,
-    Details,
     Function,
     GenerateAnswer,
     GenerateRequest,
     OllamaMessage,
     ShownModel,
     ShowRequest,
-    Tag,
     Tags,
     VersionAnswer,
 )
+from tessera.server.ollama.tags import details_of, tag_of, time_of
 from tessera.server.openapi import JsonRoute
 from tessera.server.sse import EventWire
 
@@ -138,15 +135,17 @@ class Served:
     def __init__(self, context: ServerContext) -> None:
         self._context = context
         self._decoder = msgspec.json.Decoder(ShowRequest)
-        self._since = _time(context.created)
 
     async def tags(self, request: Request) -> Response:
-        return json_response(Tags([self._tag(name) for name in self._context.models if allows(request.scope, name)]))
+        config, since = self._context.engine.config.model, self._context.created
+        names = [name for name in self._context.models if allows(request.scope, name)]
+        return json_response(Tags([tag_of(name, config, since) for name in names]))
 
     async def show(self, request: Request) -> Response:
         asked = decoded(self._decoder, await read_body(request.receive))
         model = self._context.allowed_model(name_of(self._context, asked.model or asked.name or ""), request.scope)
-        family, known = self._details().family, model.format
+        details, known = details_of(self._context.engine.config.model), model.format
+        family = details.family
         tasks = tasks_of(model.engine.config.model)
         capabilities = [name for task, name in _CAPABILITIES.items() if task in tasks]
         known = known if GENERATE in tasks else None
@@ -158,20 +157,10 @@ class Served:
             f"{family}.context_length": model.engine.info.max_model_len,
             f"{family}.vocab_size": model.engine.config.model.vocab_size,
         }
-        return json_response(ShownModel(details=self._details(), model_info=info, capabilities=capabilities))
+        return json_response(ShownModel(details=details, model_info=info, capabilities=capabilities))
 
     async def version(self, _request: Request) -> Response:
         return json_response(VersionAnswer(__version__))
-
-    def _tag(self, name: str) -> Tag:
-        named = name if ":" in name else f"{name}{LATEST}"
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        return Tag(name=named, model=named, modified_at=self._since, size=0, digest=digest, details=self._details())
-
-    def _details(self) -> Details:
-        config = self._context.engine.config.model
-        family = str(config.checkpoint.get("model_type") or "unknown")
-        return Details(family=family, families=[family], parameter_size="", quantization_level=config.dtype)
 
 
 class OllamaAnswer:
@@ -211,7 +200,7 @@ class OllamaAnswer:
                 yield b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
 
     def _line(self, message: Message) -> AnswerLine:
-        common: dict[str, Any] = {"model": self._run.identity.model, "created_at": _time(time.time())}
+        common: dict[str, Any] = {"model": self._run.identity.model, "created_at": time_of(time.time())}
         thinking = message.reasoning or UNSET
         if not self._chats:
             return GenerateAnswer(response=message.content, thinking=thinking, **common)
@@ -245,7 +234,3 @@ def _spoken(events: list[Event], calls: list[tuple[CallBegin, list[str]]]) -> It
 
 def _called(calls: list[tuple[CallBegin, list[str]]]) -> Message:
     return Message(calls=[ParsedCall(begin.id, begin.name, "".join(parts)) for begin, parts in calls])
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

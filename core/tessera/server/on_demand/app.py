@@ -31,6 +31,8 @@ from tessera.server.batches.storage import Storage
 from tessera.server.context import ServerContext, ServerState
 from tessera.server.http import json_response
 from tessera.server.keys import allows, check_allows
+from tessera.server.ollama.protocol import Tags, VersionAnswer
+from tessera.server.ollama.tags import tag_of
 from tessera.server.on_demand.dispatch import ModelDispatch
 from tessera.server.on_demand.hosted_model import HostedModel, HostedState
 from tessera.server.on_demand.hosted_models import HostedModels
@@ -164,6 +166,22 @@ def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
         check_allows(request.scope, name)
         return json_response(_card(model, name, created))
 
+    def tags(request: Request, each: Iterable[HostedModel]) -> Response:
+        named = [(model.loaded, name) for model in each for name in (model.name, *model.adapters)]
+        configs = [(name, None if loaded is None else loaded.engine.config.model) for loaded, name in named]
+        return json_response(
+            Tags([tag_of(name, config, created) for name, config in configs if allows(request.scope, name)])
+        )
+
+    async def all_tags(request: Request) -> Response:
+        return tags(request, models.models.values())
+
+    async def loaded_tags(request: Request) -> Response:
+        return tags(request, [model for model in models.models.values() if model.loaded is not None])
+
+    async def ollama_version(_request: Request) -> Response:
+        return json_response(VersionAnswer(__version__))
+
     can_answer = "Whether the server is ready: it is as long as it runs, whichever models are loaded."
     listing = JsonRoute("/v1/models", listed, "The models that requests may name.", answer=HostedModelList)
     return [
@@ -176,6 +194,9 @@ def _routes(models: HostedModels, state: ServerState) -> list[JsonRoute]:
         listing,
         listing.at("/models"),
         JsonRoute("/v1/models/{model:path}", model_card, "One model.", answer=HostedModelCard),
+        JsonRoute("/api/tags", all_tags, "The models, by Ollama's API.", answer=Tags),
+        JsonRoute("/api/ps", loaded_tags, "The models that are loaded, by Ollama's API.", answer=Tags),
+        JsonRoute("/api/version", ollama_version, "The version, by Ollama's API.", answer=VersionAnswer),
     ]
 
 
