@@ -278,7 +278,10 @@ async def test_models_are_listed_with_their_state():
         assert (await server.client.get("/v1/models/b")).json() == cards[1]
         check_error(await server.client.get("/v1/models/d"), 404, "model", "model_not_found")
         named = {
-            path: {one["model"]: one["details"]["quantization_level"] for one in (await server.client.get(path)).json()["models"]}
+            path: {
+                one["model"]: one["details"]["quantization_level"]
+                for one in (await server.client.get(path)).json()["models"]
+            }
             for path in ("/api/tags", "/api/ps")
         }
         assert [*named["/api/tags"]] == ["a:latest", "b:latest", "c:latest"]

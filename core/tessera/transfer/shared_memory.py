@@ -59,6 +59,11 @@ def connect(engine_id: str, port: int, seconds: float) -> socket.socket | None:
     return link
 
 
+def is_local(link: socket.socket) -> bool:
+    """Whether memory can be sent over it."""
+    return link.family not in (socket.AF_INET, socket.AF_INET6)
+
+
 def is_own_user(link: socket.socket) -> bool:
     """Whether a process of the same user is at the other end."""
     _, user, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.transfer import CacheFormat, TransferError
 from tessera.processes.frames import frame, read_frame
 from tessera.processes.peers import keep_alive
@@ -162,3 +163,12 @@ def _proof(key: bytes, side: str, challenge: TransferChallenge, hello: TransferH
     """Of all that was said, so that none of it can be exchanged."""
     said = (side, challenge.nonce, challenge.oldest, challenge.newest, hello.nonce, hello.version)
     return hmac.digest(key, msgspec.msgpack.encode(said), "sha256")
+
+
+def signature(key: bytes, params: KVTransferParams) -> str:
+    """By which an engine knows that another one of its cluster, and not a client, says where a cache is."""
+    said = (
+        params.remote_engine_id, params.remote_request_id, params.remote_host, params.remote_port,
+        params.remote_num_tokens,
+    )  # fmt: skip
+    return hmac.digest(key, msgspec.msgpack.encode(said), "sha256").hex()

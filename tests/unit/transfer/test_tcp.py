@@ -38,7 +38,7 @@ def pair(num_tokens: int = 151, **config: object) -> tuple[Side, Side]:
 
 def through(params: KVTransferParams, relay: Relay, key: bytes = b"key") -> KVTransferParams:
     moved = msgspec.structs.replace(params, remote_port=relay.port)
-    return msgspec.structs.replace(moved, remote_signature=tcp.signature(key, moved))
+    return msgspec.structs.replace(moved, remote_signature=wire.signature(key, moved))
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 128), (32, 128), (96, 128)])
@@ -229,7 +229,7 @@ def test_another_key_gets_nothing() -> None:
     source, target = Side(24, 151), Side(32, 151, key=b"other")
     with sides(source, target):
         params = source.lend(151)
-        signed = msgspec.structs.replace(params, remote_signature=tcp.signature(b"other", params))
+        signed = msgspec.structs.replace(params, remote_signature=wire.signature(b"other", params))
         assert "another cluster key" in end(target.connector.fetch(signed, DIGEST), 128)
 
 
@@ -273,7 +273,7 @@ def fetched_from(challenge: wire.TransferChallenge) -> tuple[Fetch, bytes]:
     target = Side(32, 151)
     with sides(target), socket.create_server(("127.0.0.1", 0)) as listener:
         params = KVTransferParams(remote_host="127.0.0.1", remote_port=listener.getsockname()[1])
-        params = msgspec.structs.replace(params, remote_signature=tcp.signature(b"key", params))
+        params = msgspec.structs.replace(params, remote_signature=wire.signature(b"key", params))
         fetch = target.connector.fetch(params, DIGEST)
         link, _ = listener.accept()
         with link:
