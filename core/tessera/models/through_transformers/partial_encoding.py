@@ -12,7 +12,7 @@ from typing import Protocol
 from greenlet import getcurrent, greenlet
 from torch import Tensor, nn
 
-from tessera.models.through_transformers.surgery import BoundConvolution, BoundProduct
+from tessera.models.through_transformers.surgery import BoundConvolution, BoundPatches, BoundProduct
 
 
 class WorkMeter:
@@ -85,6 +85,6 @@ class PartialEncoding:
 
 
 def _work(module: nn.Module) -> int:
-    if isinstance(module, BoundProduct | BoundConvolution):
+    if isinstance(module, BoundProduct | BoundConvolution | BoundPatches):
         return sum(spec.n * spec.k for spec in module.products.specs)
     return module.weight.numel() if isinstance(module, nn.Conv2d | nn.Conv3d) else 0

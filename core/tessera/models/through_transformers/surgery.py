@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -78,6 +79,47 @@ class BoundConvolution(nn.Module):
         seen = padded.unfold(-1, self.kernel_size[0], self.stride[0]).transpose(1, 2)  # [B, length after it, k, width]
         made = self.products(seen.flatten(2).flatten(0, 1))
         return made.view(len(x), seen.shape[1], -1).transpose(1, 2)
+
+
+class BoundPatches(nn.Module):
+    """[B, k, ...] -> [B, n, ...]: a convolution over two or three axes whose windows lie side by side, as that which
+    makes patches of an image, as a bound linear op. Some towers call it with each patch as an image of its own, which
+    libraries' convolutions are slow at."""
+
+    def __init__(self, build: Build, names: CheckpointNames, module: Any) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = module.kernel_size, module.stride, module.padding  # code asks too
+        self.in_channels, self.out_channels = module.in_channels, module.out_channels
+        self.weight = torch.empty(0, dtype=module.weight.dtype, device=build.device.target)
+        parts = {"weight": names.joins(module.weight)[0]}
+        if module.bias is not None:
+            parts["bias"] = names.joins(module.bias)[0]
+        k = module.in_channels * prod(module.kernel_size)
+        asked = LinearSpec(module.out_channels, k, build.dtype, bias=module.bias is not None)
+        self.products = Products(build, asked, parts, module="Convolution", keep="a convolution")
+
+    @staticmethod
+    def computes(module: Any) -> bool:
+        """Whether it can take a module's place."""
+        if type(module) not in (nn.Conv2d, nn.Conv3d) or any(number != 1 for number in module.dilation):
+            return False
+        return module.groups == 1 and module.stride == module.kernel_size and not any(_numbers(module.padding))
+
+    def forward(self, x: Tensor) -> Tensor:
+        counts = [size // width for size, width in zip(x.shape[2:], self.kernel_size, strict=True)]
+        for axis, (count, width) in enumerate(zip(counts, self.kernel_size, strict=True), start=2):
+            x = x.narrow(axis, 0, count * width)
+        sizes = [size for pair in zip(counts, self.kernel_size, strict=True) for size in pair]
+        split = x.reshape(len(x), self.in_channels, *sizes)  # [B, k, windows, width, ...]
+        axes = range(2, split.dim())
+        windows = split.permute(0, *axes[::2], 1, *axes[1::2]).reshape(len(x) * prod(counts), -1)
+        made = self.products(windows).view(len(x), *counts, self.out_channels)
+        return made.movedim(-1, 1)
+
+
+def _numbers(padding: str | tuple[int, ...]) -> tuple[int, ...]:
+    """Of a convolution; "valid" is none."""
+    return (0,) if padding == "valid" else (1,) if isinstance(padding, str) else padding
 
 
 class TokenEmbedding:

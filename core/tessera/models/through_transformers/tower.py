@@ -21,7 +21,7 @@ from tessera.models.through_transformers.names import CheckpointNames
 from tessera.models.through_transformers.partial_encoding import WorkMeter
 from tessera.models.through_transformers.skeleton import compute_buffers, is_product, text_name
 from tessera.models.through_transformers.sounds import sound_features
-from tessera.models.through_transformers.surgery import BoundConvolution, BoundProduct, keep_weights
+from tessera.models.through_transformers.surgery import BoundConvolution, BoundPatches, BoundProduct, keep_weights
 from tessera.models.through_transformers.types import config_fields, first_line
 from tessera.ops.tensors import torch_dtype
 
@@ -43,6 +43,9 @@ _OF_VIDEOS = "video_tower"
 """A part that makes them of videos alone."""
 COMPRESSION = "video_compression_mask"
 """The name of what says which of a video's features its tokens stand for, among its inputs."""
+
+
+_CONVOLUTIONS: tuple[Any, ...] = (BoundConvolution, BoundPatches)
 
 
 class Tower:
@@ -201,9 +204,11 @@ def _remove(whole: nn.Module, names: Sequence[str], keys: Sequence[str]) -> None
 
 
 def exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
-    """Puts this engine's products in, for convolutions over one axis too, and registers the other weights."""
+    """Puts this engine's products in, for convolutions too that are products, and registers the other weights."""
     for name, module in list(model.named_modules()):
-        kind = BoundProduct if is_product(module) else BoundConvolution if BoundConvolution.computes(module) else None
+        kind = (
+            BoundProduct if is_product(module) else next((one for one in _CONVOLUTIONS if one.computes(module)), None)
+        )
         if kind is not None and module.weight.dtype == torch_dtype(build.dtype):
             owner, _, key = name.rpartition(".")
             setattr(model.get_submodule(owner), key, kind(build, names, module))
