@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import time
@@ -21,7 +22,7 @@ from tessera.platform.feature import FeatureCounter
 from tessera.request import RequestMetrics
 from tessera.scheduler.outputs import SchedulerCounters
 from tessera.server.certificates import certificates
-from tessera.server.host_metrics import host_metrics
+from tessera.server.host_metrics import DiskWatch, disk_sizes, host_metrics
 from tessera.server.settings import ServerSettings
 from tests.certificates import Authority
 from tests.server.conftest import in_process
@@ -373,7 +374,7 @@ def test_prompt_tokens_of_another_engine_are_no_local_hits():
     assert found == [[100, 0, 0], [60, 40, 0], [60, 40, 0], [28, 40, 32], [20, 48, 32]]
 
 
-def test_what_a_host_may_run_out_of(tmp_path):
+async def test_what_a_host_may_run_out_of(tmp_path):
     authority = Authority(tmp_path)
     server = authority.issue("server", 3.0)
     settings = ServerSettings(
@@ -381,14 +382,19 @@ def test_what_a_host_may_run_out_of(tmp_path):
         response_store=str(tmp_path / "responses.db"),
         tls=certificates(str(server.certificate), str(server.key), None, 0),
     )
-    found = {(metric.name, (metric.label or ("", ""))[1]): metric.value for metric in host_metrics(settings)}
+    disks = DiskWatch()
+    disks.start(settings)
+    async with asyncio.timeout(60):
+        while not disks.sizes:  # noqa: ASYNC110  # a thread sets it
+            await asyncio.sleep(0.01)
+    await disks.stop()
+    found = {(metric.name, (metric.label or ("", ""))[1]): metric.value for metric in host_metrics(disks, settings)}
     usage = shutil.disk_usage(tmp_path)
     for store in ("batch_store", "response_store"):
         assert found["storage_size_bytes", store] == usage.total
         assert found["storage_free_bytes", store] == pytest.approx(usage.free, abs=2**30)
     assert found["certificate_expiry_timestamp_seconds", ""] == pytest.approx(time.time() + 3 * 86400, abs=60)
-    assert {name for name, _ in map(tuple, found)} == {
+    assert {name for name, _ in found} == {
         "storage_free_bytes", "storage_size_bytes", "certificate_expiry_timestamp_seconds"
     }  # fmt: skip
-    folder_is_gone = ServerSettings(batch_store=str(tmp_path / "gone" / "away"))
-    assert [*host_metrics(folder_is_gone)] == []
+    assert disk_sizes(ServerSettings(batch_store=str(tmp_path / "gone" / "away"))) == {}

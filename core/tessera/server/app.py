@@ -64,8 +64,8 @@ def create_app(engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     Its API routes are JsonRoutes: msgspec decodes each body once, and FastAPI's own parsing of requests is not used.
     """
     context = ServerContext(engine, settings)
-    context.starters.append(context.state.loop.start)
-    context.closers.append(context.state.loop.stop)
+    context.starters += [context.state.loop.start, lambda: context.state.disks.start(settings)]
+    context.closers += [context.state.loop.stop, context.state.disks.stop]
     if settings.tracer is not None:
         context.closers.append(settings.tracer.close)
     store = Store(settings.response_store, settings.response_store_bytes)

@@ -49,11 +49,14 @@ class Certificates:
         The context is a new one: a failure half-way leaves the old one whole, and no client goes on with a session of
         the old certificate."""
         try:
-            self.context = _context(self._files)
+            context = _context(self._files)
+            expires_at = _expires_at(context, self._files.certfile)
         except ConfigError as error:
             _LOG.error("The certificate stays as it was: %s", error.message)
+        except OSError as error:  # a file that is exchanged at this moment
+            _LOG.error("The certificate stays as it was: %s", error.strerror)
         else:
-            self.expires_at = _expires_at(self.context, self._files.certfile)
+            self.context, self.expires_at = context, expires_at
             _LOG.info("Read the certificate from '%s'.", self._files.certfile)
 
 

@@ -13,6 +13,7 @@ from tessera.engine.model_tasks import check_generates
 from tessera.errors import NotFoundError
 from tessera.server.access import Counts
 from tessera.server.assembly import Assembly
+from tessera.server.host_metrics import DiskWatch
 from tessera.server.keys import check_allows
 from tessera.server.limits import AnswerAdmission
 from tessera.server.loop_watch import LoopWatch
@@ -32,6 +33,7 @@ class ServerState:
         self.counts = Counts()
         self.quotas = Quotas()
         self.loop = LoopWatch()
+        self.disks = DiskWatch()
 
 
 class ServerContext:

@@ -186,7 +186,7 @@ def server_lines(state: ServerState, settings: ServerSettings) -> Iterator[str]:
     """What is counted of the server, whichever model it was for."""
     yield from http_lines(state.counts)
     yield from loop_lines(state.loop)
-    yield from engine_lines([(host_metrics(settings), {})], PREFIX)
+    yield from engine_lines([(host_metrics(state.disks, settings), {})], PREFIX)
     if settings.key_file is not None:
         yield from engine_lines([(state.quotas.metrics(settings.key_file.keys), {})], PREFIX)
 

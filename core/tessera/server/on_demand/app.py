@@ -121,6 +121,7 @@ def create_app(models: HostedModels, settings: ServerSettings, state: ServerStat
 @asynccontextmanager
 async def _until_end(shared: _Shared, jobs: Jobs) -> AsyncIterator[None]:
     shared.state.loop.start()
+    shared.state.disks.start(shared.settings)
     shared.models.start()
     jobs.start()
     try:
@@ -128,6 +129,7 @@ async def _until_end(shared: _Shared, jobs: Jobs) -> AsyncIterator[None]:
     finally:
         await jobs.end()
         await shared.state.loop.stop()
+        await shared.state.disks.stop()
         if shared.settings.tracer is not None:
             await shared.settings.tracer.close()
         await shared.assembly.close()

@@ -11,13 +11,14 @@ from tessera.server.decode import decoded
 from tessera.server.http import header, read_body, unless_gone
 from tessera.server.keys import check_admin, check_allows
 from tessera.server.multipart import FormPart, FormReader
+from tessera.server.ollama.chat import LATEST
 from tessera.server.on_demand.hosted_model import HostedModel
 from tessera.server.on_demand.hosted_models import HostedModels
 from tessera.server.unserved import why_not
 
 STORED = ("/v1/responses", "/v1/conversations", "/v1/chat/completions", "/chat/completions")
 """How the paths begin of what all models keep together, which the first one gives back."""
-_OLLAMA, _LATEST = "/api/", ":latest"
+_OLLAMA = "/api/"
 _FORM = b"multipart/form-data"
 _MODEL = "model"
 
@@ -86,7 +87,7 @@ class ModelDispatch:
             return decoded(self._decoder, body).model
         named = decoded(self._ollama_decoder, body)
         name = named.name if named.model is None else named.model
-        return name if name is None or name in self._models.models else name.removesuffix(_LATEST)
+        return name if name is None or name in self._models.models else name.removesuffix(LATEST)
 
     def _adapters_model(self, scope: Scope, body: bytes) -> str | None:
         """Raises NotFoundError, RequestError."""
