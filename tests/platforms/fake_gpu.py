@@ -30,6 +30,9 @@ from tessera_triton.graphs import shapes
 from tessera_triton.platform import SMALLEST_BLOCK, TritonPlatform
 from tessera_xpu.platform import XpuPlatform
 
+FEW_SIZES = 2
+"""Of launches with prompts that are captured."""
+
 _library = torch.library.Library("kernels", "DEF")
 _ops: dict[str, Any] = {}
 _launches: list[tuple[Any, tuple[int, ...], list[Any], dict[str, Any]]] = []
@@ -101,7 +104,9 @@ class OverFakechip(TritonPlatform):
         return FullAndPiecewiseGraphs(torch, device, lambda pool: import_module("torch_fakechip").Graph())
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
-        return shapes(model, config, SMALLEST_BLOCK)
+        policy = shapes(model, config, SMALLEST_BLOCK)
+        # The interpreter takes minutes for launches of hundreds of tokens, which a server would warm up with.
+        return replace(policy, mixed_tokens=policy.mixed_tokens[:FEW_SIZES])
 
 
 class Cuda(OverFakechip, CudaPlatform):

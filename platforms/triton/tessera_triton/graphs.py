@@ -14,7 +14,6 @@ from tessera.platform import (
     FullAndPiecewiseGraphs,
     GraphRunner,
     ModelFacts,
-    ShapePolicy,
     graph_class,
 )
 
@@ -55,7 +54,7 @@ def mixed_tokens(model: ModelFacts, config: EngineConfig) -> Sequence[int]:
     return [size for few, size in pairwise((0, *MIXED)) if few < config.scheduler.max_num_batched_tokens]
 
 
-def shapes(model: ModelFacts, config: EngineConfig, block_size: int) -> ShapePolicy:
+def shapes(model: ModelFacts, config: EngineConfig, block_size: int) -> BucketedShapes:
     """Launches that decode have padded rows, and those with few tokens of prompts padded tokens, so that they can be
     captured; those with more have their exact shape."""
     blocks = -(-config.model.max_model_len // block_size)
