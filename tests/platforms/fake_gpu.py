@@ -30,8 +30,8 @@ from tessera_triton.graphs import shapes
 from tessera_triton.platform import SMALLEST_BLOCK, TritonPlatform
 from tessera_xpu.platform import XpuPlatform
 
-FEW_SIZES = 2
-"""Of launches with prompts that are captured."""
+FEW_SIZES, TINY = 2, 1024
+"""Of launches with prompts that are captured of tiny models, whose hidden states have fewer elements than this."""
 
 _library = torch.library.Library("kernels", "DEF")
 _ops: dict[str, Any] = {}
@@ -105,8 +105,9 @@ class OverFakechip(TritonPlatform):
 
     def shapes(self, model: ModelFacts, config: EngineConfig) -> ShapePolicy | None:
         policy = shapes(model, config, SMALLEST_BLOCK)
-        # The interpreter takes minutes for launches of hundreds of tokens, which a server would warm up with.
-        return replace(policy, mixed_tokens=policy.mixed_tokens[:FEW_SIZES])
+        # The interpreter, which tiny models alone are run by, takes minutes for launches of hundreds of tokens.
+        few = policy.mixed_tokens[: FEW_SIZES if model.hidden_size < TINY else None]
+        return replace(policy, mixed_tokens=few)
 
 
 class Cuda(OverFakechip, CudaPlatform):

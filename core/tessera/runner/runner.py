@@ -322,9 +322,9 @@ class CoreRunner(ModelRunner):
             for number, key in enumerate(self.keys):
                 launch = self._capture(key)
                 one_row = LaunchKey("decode", 1, 1, key.blocks, 1, key.bits), replace(key, rows=1, width=key.tokens)
-                for single in one_row:
-                    if self.graphs.key_of(single) == key:  # same graph, but sampling one row is faster
-                        launch = self._planned(self.builder.empty(single), captured=True)
+                single = next((one for one in one_row if self.graphs.key_of(one) == key), None)
+                if single is not None:  # same graph, but sampling one row is faster
+                    launch = self._planned(self.builder.empty(single), captured=True)
                 self._run_empty(launch)
                 report(Progress("warm-up", number + 1, len(self.keys)))
         if self.platform.compilations() is not None:
