@@ -36,14 +36,31 @@ def _swapped(spec: RotarySpec, part: Tensor) -> Tensor:
     return part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
 
+TILE = 1 << 19
+"""Elements of queries or keys that are rotated at a time: what is computed of them in float32 stays in a cache of the
+second level."""
+
+
 class Rotary(Kernel[RotarySpec]):
+    """In float32, part by part."""
+
     def batch_invariant(self, spec: RotarySpec) -> None:
-        """In 16 bits the products are exact in float32, so it does not matter where torch fuses them with the sum."""
+        """Products and sums are operations of their own, so torch fuses none."""
 
     def bind(self, spec: RotarySpec, ops: BoundOps, device: Device) -> Any:
         def rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> None:
-            factors = angles(spec, cos_sin, positions, q.dtype)
-            for heads in (q, k):
-                heads.copy_(rotate(spec, heads, factors))
+            rows = max(TILE // max(q[0].numel(), 1), 1) if len(q) else 1
+            for first in range(0, len(q), rows):
+                factors = angles(spec, cos_sin, positions[first : first + rows], torch.float32)
+                for heads in (q, k):
+                    _rotate_in_place(spec, heads[first : first + rows, :, : spec.dim], factors)
 
         return rotary
+
+
+def _rotate_in_place(spec: RotarySpec, part: Tensor, factors: Angles) -> None:
+    """part [T, H, dim]."""
+    cos, sin = factors
+    wide = part.float()
+    other = _swapped(spec, wide).mul_(sin)
+    part.copy_((wide * cos).add_(other))

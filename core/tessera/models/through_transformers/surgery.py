@@ -19,6 +19,7 @@ from tessera.layers.mlp import ROUTER
 from tessera.layers.weights import Parameter
 from tessera.models.through_transformers.attention import AttentionInTurn, Lookahead, Step, bind_attention
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.norms import bind_norms
 from tessera.models.through_transformers.rehearsal import Rehearsed
 from tessera.models.through_transformers.skeleton import Anatomy, sizes
 from tessera.ops import EmbeddingSpec, ExpertsSpec, GateSpec, LinearSpec
@@ -254,6 +255,7 @@ def exchange(
     elif type(embed) is nn.Embedding:
         exchanged.add(embed)
         embed = TokenEmbedding(build, names, embed)
+    bind_norms(build, names, anatomy.model)
     for name, module in anatomy.model.named_modules():
         if module not in exchanged:
             keep_weights(build, names, name, module)

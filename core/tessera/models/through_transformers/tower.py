@@ -18,7 +18,9 @@ from tessera.config.modalities import TOWERS
 from tessera.layers.build import Build
 from tessera.models.fields import Checkpoint, RefusedTypeError
 from tessera.models.through_transformers.names import CheckpointNames
+from tessera.models.through_transformers.norms import bind_norms
 from tessera.models.through_transformers.partial_encoding import WorkMeter
+from tessera.models.through_transformers.rotary import bind_rotary
 from tessera.models.through_transformers.skeleton import compute_buffers, is_product, text_name
 from tessera.models.through_transformers.sounds import sound_features
 from tessera.models.through_transformers.surgery import BoundConvolution, BoundPatches, BoundProduct, keep_weights
@@ -204,7 +206,8 @@ def _remove(whole: nn.Module, names: Sequence[str], keys: Sequence[str]) -> None
 
 
 def exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
-    """Puts this engine's products in, for convolutions too that are products, and registers the other weights."""
+    """Puts this engine's products, norms and rotary embeddings in, products for convolutions too that are such, and
+    registers the other weights."""
     for name, module in list(model.named_modules()):
         kind = (
             BoundProduct if is_product(module) else next((one for one in _CONVOLUTIONS if one.computes(module)), None)
@@ -212,5 +215,7 @@ def exchange(build: Build, names: CheckpointNames, model: nn.Module) -> None:
         if kind is not None and module.weight.dtype == torch_dtype(build.dtype):
             owner, _, key = name.rpartition(".")
             setattr(model.get_submodule(owner), key, kind(build, names, module))
+    bind_norms(build, names, model)
+    bind_rotary(build, model)
     for name, module in model.named_modules():
         keep_weights(build, names, name, module)
