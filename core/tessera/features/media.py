@@ -9,6 +9,7 @@ keys and values of it into the row's own blocks.
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ from tessera.config.modalities import (
 from tessera.config.sound_encoder import sound_encoder
 from tessera.config.tiled_encoder import TiledEncoder, tiled_encoder
 from tessera.errors import ConfigError, RequestError
+from tessera.features.encoding_cost import EncodingCost
 from tessera.media.item import MAX_INPUT_BYTES, input_bytes
 from tessera.media.positions import AxisPositions
 from tessera.media.ranges import SeenRanges
@@ -157,6 +159,9 @@ class MediaInEngine(EngineFeature):
     def scheduled(self, step: SchedulerOutput, row_of: Callable[[int], int]) -> None:
         step.media = self._cache.take_step(row_of)
 
+    def retired(self, seconds: float, num_tokens: int) -> None:
+        self._cache.retired(seconds, num_tokens)
+
 
 class WithMedia(FeatureState):
     """A request with images or the like."""
@@ -220,6 +225,8 @@ class _Encoding:
     number: int
     # MediaToEncode.rank
     rank: int
+    # Of what it reads.
+    modality: str
     # Its features.
     size: int
     # MediaToEncode.done, of the last step that has a part of it.
@@ -234,8 +241,8 @@ class EncoderCache(Resource):
     """The slots of the workers' features. Those unused for the longest time go first.
 
     An image is encoded for those who want it, in the order in which they ask. A step has room for as much work as the
-    tokens that it may compute: what prompts compute, and what is encoded for them, each feature being as much as a
-    token. So the steps of an image that takes more hold what runs beside it no longer than those of a long prompt do.
+    tokens that it may compute: what prompts compute, and what is encoded for them, each feature being as much as
+    several tokens. So the steps of an image hold what runs beside it no longer than those of a long prompt do.
     Several towers encode at once, each another image: what counts then is what the busiest one does.
     """
 
@@ -261,6 +268,10 @@ class EncoderCache(Resource):
         self._whole = whole
         # Whether it computes all of a prompt, whose tokens see each other; the scheduler then splits none.
         self._prefix = prefix
+        self._cost = EncodingCost(each_step)
+        # What each step in flight encodes on its busiest tower, the oldest first: a modality, if it is only one, and
+        # features.
+        self._in_flight: deque[tuple[str | None, int]] = deque()
         # By digest, in the order of last use: [features] int32.
         self._slots: dict[bytes, Array] = {}
         self._free: Array = np.arange(size, dtype=np.int32)
@@ -280,10 +291,12 @@ class EncoderCache(Resource):
         self.begin_step()
 
     def begin_step(self) -> None:
-        # Of the step that is being scheduled: what its tokens leave of what it has room for, features that each tower
-        # encodes, what of it is sent, what it reads, whose slots must stay, and what it encodes.
+        # Of the step that is being scheduled: what its tokens leave of what it has room for, how much work each tower
+        # does, in tokens, how many features of each modality it encodes, what of it is sent, what it reads, whose slots
+        # must stay, and what it encodes.
         self._budget, self._sent = self._each_step, 0
         self._encoded = [0] * self.num_towers
+        self._features: list[Counter[str]] = [Counter() for _ in range(self.num_towers)]
         self._reads: list[tuple[RequestView, int, int]] = []
         self._used: set[bytes] = set()
         self._parts: dict[bytes, MediaToEncode] = {}
@@ -297,15 +310,15 @@ class EncoderCache(Resource):
             if before > left - max(encoded):
                 break
             at, left = at + before, left - before
-            work, size = self._work(media), media.size
+            work, size, begun = self._work(media), media.size, media.digest in self._slots
             encoded[self._rank(media, encoded)] += work
             if media.digest not in used:
                 used.add(media.digest)
                 room -= size
-                sent += 0 if media.digest in self._slots else input_bytes(media.inputs)
+                sent += 0 if begun else input_bytes(media.inputs)
             tokens = media.end - at if self._whole else 0
             most = max(encoded)
-            if room < 0 or most + tokens > left or (work == size and self._too_much(media, sent)) or at + tokens > end:
+            if room < 0 or most + tokens > left or (not begun and self._too_much(media, sent)) or at + tokens > end:
                 left = most
                 break
         count = at - start + min(end - at, left - max(encoded))
@@ -347,6 +360,8 @@ class EncoderCache(Resource):
 
     def take_step(self, row_of: Callable[[int], int]) -> StepMedia | None:
         """What the step reads and encodes; None if nothing."""
+        busiest = self._features[self._encoded.index(max(self._encoded))]
+        self._in_flight.append((next(iter(busiest)) if len(busiest) == 1 else None, busiest.total()))
         rows = [self._read_by(row_of(request.key), request, start, end) for request, start, end in self._reads]
         rows = [row for row in rows if not row.is_plain]
         sources = [
@@ -359,6 +374,10 @@ class EncoderCache(Resource):
         dropped, self._dropped = self._dropped, []
         return StepMedia([*self._parts.values()], rows, sources, dropped)
 
+    def retired(self, seconds: float, num_tokens: int) -> None:
+        """Of the oldest step that was taken."""
+        self._cost.learn(seconds, num_tokens, *self._in_flight.popleft())
+
     # ---- encoding ----------------------------------------------------------------------------------------------------
 
     @property
@@ -367,21 +386,21 @@ class EncoderCache(Resource):
         return self.size - sum(self._slots[digest].size for digest in self._used)
 
     def _work(self, media: PlacedMedia) -> int:
-        """How much of it is still to be encoded."""
-        encoding = self._encodings.get(media.digest)
+        """How much of it is still to be encoded, in tokens."""
+        encoding, cost = self._encodings.get(media.digest), self._cost.tokens(media.modality)
         if encoding is not None:
-            return media.size - encoding.done
-        return 0 if media.digest in self._slots else media.size
+            return (media.size - encoding.done) * cost
+        return 0 if media.digest in self._slots else media.size * cost
 
     def _rank(self, media: PlacedMedia, encoded: Sequence[int]) -> int:
         """The tower that encodes it: for one that nobody has begun, the one with the least to do. encoded: by rank,
-        features in this step."""
+        work in this step."""
         encoding = self._encodings.get(media.digest)
         if encoding is not None:
             return encoding.rank
         work = [*encoded]
         for other in self._encodings.values():
-            work[other.rank] += other.size - other.done
+            work[other.rank] += (other.size - other.done) * self._cost.tokens(other.modality)
         return work.index(min(work))
 
     def _too_much(self, media: PlacedMedia, sent: int) -> bool:
@@ -401,22 +420,23 @@ class EncoderCache(Resource):
             complete = self._encode(request, media, max(self._encoded) if ahead else self._budget)
             ahead = ahead or not complete
 
-    def _encode(self, request: RequestView, media: PlacedMedia, max_features: int) -> bool:
-        """Encodes as much of it as the step has room for, up to max_features on its tower. Whether there is then no
-        more to do."""
-        digest = media.digest
+    def _encode(self, request: RequestView, media: PlacedMedia, room: int) -> bool:
+        """Encodes as much of it as the step has room for, up to so much work on its tower, in tokens. Whether there is
+        then no more to do."""
+        digest, cost = media.digest, self._cost.tokens(media.modality)
         if digest in self._slots:
             self._slots[digest] = self._slots.pop(digest)
-        elif not self._begin(request, media, max_features):
+        elif not self._begin(request, media, room - cost):
             return False
         self._used.add(digest)
         encoding = self._encodings.get(digest)
         if encoding is None:
             return True
         encoding.waiting.add(request.key)
-        part = min(media.size - encoding.done, max_features - self._encoded[encoding.rank])
+        part = min(media.size - encoding.done, (room - self._encoded[encoding.rank]) // cost)
         if part > 0:
-            self._encoded[encoding.rank] += part
+            self._encoded[encoding.rank] += part * cost
+            self._features[encoding.rank][media.modality] += part
             encoding.done += part
             if digest not in self._parts:
                 inputs, slots = {} if encoding.sent else media.inputs, self._slots[digest]
@@ -428,14 +448,14 @@ class EncoderCache(Resource):
         del self._encodings[digest]
         return True
 
-    def _begin(self, request: RequestView, media: PlacedMedia, max_features: int) -> bool:
-        """Gives it slots, if the step may begin with it. max_features: as of _encode()."""
+    def _begin(self, request: RequestView, media: PlacedMedia, max_work: int) -> bool:
+        """Gives it slots, if the step may begin with it. max_work: of its tower, with which it may."""
         sent, rank = self._sent + input_bytes(media.inputs), self._rank(media, self._encoded)
-        if self._encoded[rank] >= max_features or self._too_much(media, sent) or media.size > self._room:
+        if self._encoded[rank] > max_work or self._too_much(media, sent) or media.size > self._room:
             return False
         self._sent = sent
         self._slots[media.digest] = self._allocate(media.size)
-        self._encodings[media.digest] = _Encoding(self._begun, rank, media.size)
+        self._encodings[media.digest] = _Encoding(self._begun, rank, media.modality, media.size)
         self._owners[media.digest] = request.key
         self._begun += 1
         self.queries += 1

@@ -165,6 +165,10 @@ class EngineFeature:
         """Called with each step once it is scheduled, to add what the worker halves need for it. row_of: a request's
         key -> its row. Default: adds nothing."""
 
+    def retired(self, seconds: float, num_tokens: int) -> None:
+        """Called when the oldest scheduled step has been computed. seconds: that it took by itself, without those
+        before it. num_tokens: that it computed. Default: does nothing."""
+
     def begin(self, request: Request) -> FeatureState | None:
         """Called when a request arrives. None: the request does not use the feature in this process. Raises
         RequestError, which the client receives. Default: None."""

@@ -134,6 +134,10 @@ class EngineFeatures:
         for half in self._halves:
             half.scheduled(step, row_of)
 
+    def retired(self, seconds: float, num_tokens: int) -> None:
+        for half in self._halves:
+            half.retired(seconds, num_tokens)
+
     def mask(self, asking: Sequence[RequestFeatures], bits: Array) -> None:
         """Clears the bits of tokens that must not be sampled next: bits[i] for asking[i]. Each feature is asked once
         for all of its requests."""

@@ -63,10 +63,10 @@ class PredictingSpeculation(Speculation):
         self.num_ahead = int(wanted.max())
         return wanted, tries
 
-    def learn(self, step: StepInFlight, output: StepOutput) -> int:
+    def learn(self, step: StepInFlight, output: StepOutput, seconds: float) -> int:
         if len(output.drafts):
             self.predicted.keep(output)
-        return super().learn(step, output)
+        return super().learn(step, output, seconds)
 
     def _step_took(self, step: StepInFlight, output: StepOutput, seconds: float, num_accepted: int) -> None:
         verifies, makes = step.num_tokens > len(step.rows), len(output.drafts) > 0

@@ -72,6 +72,8 @@ class Scheduler:
         enabled. clock: in seconds; a simulation has its own."""
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len, self._clock = depth, max_model_len, clock
+        # On the clock: when the last step was processed.
+        self._retired_at = 0.0
         self._turns, self._turn = turns, 0
         self._mixes = rules.mix_prefill_decode
         self._last_kind: Kind = "decode"
@@ -421,11 +423,14 @@ class Scheduler:
     def update(self, output: StepOutput) -> EngineCoreOutputs:
         """Retires the oldest step in flight and processes its output. Tokens of requests that ended in the meantime are
         dropped."""
-        step, rows = self._allocator.retire(output.step), self._rows
-        self._policy.step_took(self._clock() - step.scheduled_at, step.num_tokens)
+        step, rows, now = self._allocator.retire(output.step), self._rows, self._clock()
+        self._policy.step_took(now - step.scheduled_at, step.num_tokens)
+        # If the device had another step before it, its own time began when that one ended.
+        seconds, self._retired_at = now - max(step.scheduled_at, self._retired_at), now
+        self._features.retired(seconds, step.num_tokens)
         rows.pending[step.sampling] -= 1
         if self.speculation is not None:
-            self.counters.accepted_tokens += self.speculation.learn(step, output)
+            self.counters.accepted_tokens += self.speculation.learn(step, output, seconds)
         for error in output.errors:
             if rows.goes_on(error.row):
                 self._requests.end(rows.request(error.row), "error", message=error.message)

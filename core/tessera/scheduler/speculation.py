@@ -228,7 +228,6 @@ class Speculation:
         self._keys = np.full(rows.num_rows, -1, dtype=np.int64)
         self._waits = self._waited = False
         self._tried_to = 0
-        self._retired_at = 0.0
 
     def ready(self, work: Work) -> Work:
         """Where all rows decode and drafts are wanted, without rows whose newest token a step in flight draws: to guess
@@ -295,11 +294,9 @@ class Speculation:
             self.lengths.forget(row)
             self._keys[row] = self._rows.key[row]
 
-    def learn(self, step: StepInFlight, output: StepOutput) -> int:
-        """A step retired: how many of its drafts were accepted. If the device had another step before it, its own time
-        began when that one ended."""
-        now, num_accepted = self._clock(), 0
-        seconds, self._retired_at = now - max(step.scheduled_at, self._retired_at), now
+    def learn(self, step: StepInFlight, output: StepOutput, seconds: float) -> int:
+        """A step retired: how many of its drafts were accepted. seconds: that it took by itself."""
+        num_accepted = 0
         if len(step.drafted):
             accepted = output.counts[np.isin(output.rows, step.drafted)] - 1
             self.lengths.learn(step.drafted, step.num_drafts, accepted)
