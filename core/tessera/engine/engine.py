@@ -294,6 +294,7 @@ def make_scheduler(
         depth=steps_in_flight,
         turns=min(steps_in_flight, config.parallel.pipeline_parallel_size),
         chunkable=facts.chunkable,
+        pools_beside=config.model.generates and config.model.pooler is not None,
         features=features,
         make_prefix_cache=make_prefix_cache,
     )

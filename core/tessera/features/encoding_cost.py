@@ -11,7 +11,7 @@ SHORTEST = 0.02
 LEAST_TOKENS = 64
 """Of a prompt, in a step whose time says what a token takes. A step that decodes takes as long with fewer."""
 LARGEST = 8
-"""Of what a step may compute, this part is the least work of a feature that is not counted whole, so that a step
+"""A feature counts as no more than this part of what a step may compute, so that a step
 encodes some features however long they take."""
 
 

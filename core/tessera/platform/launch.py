@@ -54,6 +54,8 @@ class RequestView(Protocol):
     def tenant(self) -> str: ...
     @property
     def media(self) -> Sequence[PlacedMedia]: ...
+    @property
+    def pools(self) -> bool: ...  # it samples nothing and ends with its prompt
 
 
 class Resource(ABC):

@@ -12,6 +12,7 @@ from tessera.kvcache.prefix_cache import PrefixHit
 from tessera.scheduler.budget import ScheduledStep, TokenBudget
 from tessera.scheduler.outputs import SchedulerCounters, StartedRequest
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.pooled_share import PooledShare
 from tessera.scheduler.requests import Requests, RowAllocator
 from tessera.scheduler.rows import NO_ROW, RowStatus, TrackedRequest, Work
 
@@ -45,8 +46,11 @@ class Admission:
         max_running: int,
         watermark: float,
         clock: Callable[[], float],
+        pooled: PooledShare | None = None,
     ) -> None:
         self._requests, self._allocator, self._budget = requests, allocator, budget
+        # Says whether requests that pool may start; None where none do beside others.
+        self._pooled = pooled
         self._policy, self._counters = policy, counters
         self._max_running, self._clock = max_running, clock
         self._watermark = allocator.cache.share_of_blocks(watermark)
@@ -64,18 +68,23 @@ class Admission:
         """Starts waiting requests until the next one has to wait."""
         while len(self._requests.waiting) and step.room:
             request = self._next()
-            if not self._may_start(request) or not self._start(step, request):
+            if request is None or not self._may_start(request) or not self._start(step, request):
                 return
 
     def why_not(self) -> tuple[TrackedRequest, str]:
         """The next request, which cannot start although no step is in flight, and the reason."""
         request, resources = self._next(), self._allocator.resources
+        assert request is not None, "requests that pool wait for others that run"
         resources.begin_step()
         first = self._budget.chunk(0, request.num_tokens, self._budget.max_per_request)
         return request, resources.reason(request, first) or "the scheduling policy lets no request start"
 
-    def _next(self) -> TrackedRequest:
-        return self._requests[self._policy.next(self._requests.waiting.heads).key]
+    def _next(self) -> TrackedRequest | None:
+        """None if all that wait are requests that pool, and none of them may start."""
+        heads = self._requests.waiting.heads
+        if self._pooled is not None and not self._pooled.admits:
+            heads = [head for head in heads if not head.pools]
+        return self._requests[self._policy.next(heads).key] if heads else None
 
     def _may_start(self, request: TrackedRequest) -> bool:
         """The checks that need no look-up of its prefix."""
@@ -212,7 +221,11 @@ class Admission:
         if not self._policy.preemptive or not len(self._requests.waiting):
             return
         rows, newcomer = self._allocator.rows, self._next()
-        if newcomer.row != NO_ROW or not self._policy.may_start(newcomer, self._allocator.num_placed):
+        if (
+            newcomer is None
+            or newcomer.row != NO_ROW
+            or not self._policy.may_start(newcomer, self._allocator.num_placed)
+        ):
             return
         while len(running := rows.running) and not self._has_room(newcomer):
             if self._allocator.closing and not self._allocator.resources.holds(newcomer):
@@ -236,6 +249,8 @@ class Admission:
         if not self._policy.preemptive or not len(self._requests.waiting):
             return None
         newcomer = self._next()
+        if newcomer is None:
+            return None
         late: Array = np.zeros(len(work.rows), dtype=bool)
         for place in np.flatnonzero(work.num_remaining > 1).tolist():
             late[place] = self._policy.preempts(newcomer, self._allocator.rows.request(int(work.rows[place])))

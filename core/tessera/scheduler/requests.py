@@ -223,13 +223,14 @@ class RowAllocator:
 
 
 class WaitingQueue:
-    """Requests without a row, in queues by name, each in order of rank and arrival. A preempted request returns to its
-    queue. num_tokens: prompt tokens of all of them; a request that shares its sibling's prompt counts as one."""
+    """Requests without a row, in queues by name, those that pool apart, each in order of rank and arrival. A preempted
+    request returns to its queue. num_tokens: prompt tokens of all of them; a request that shares its sibling's prompt
+    counts as one."""
 
     def __init__(self) -> None:
         self.num_tokens = 0
         self._count = 0
-        self._queues: dict[str, list[TrackedRequest]] = {}
+        self._queues: dict[tuple[str, bool], list[TrackedRequest]] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -240,15 +241,16 @@ class WaitingQueue:
         return sorted((queue[0] for queue in self._queues.values()), key=_order)
 
     def add(self, request: TrackedRequest) -> None:
-        insort(self._queues.setdefault(request.queue, []), request, key=_order)
+        insort(self._queues.setdefault((request.queue, request.pools), []), request, key=_order)
         self._count += 1
         self.num_tokens += request.num_queued_tokens
 
     def remove(self, request: TrackedRequest) -> None:
-        queue = self._queues[request.queue]
+        name = request.queue, request.pools
+        queue = self._queues[name]
         queue.remove(request)
         if not queue:
-            del self._queues[request.queue]
+            del self._queues[name]
         self._count -= 1
         self.num_tokens -= request.num_queued_tokens
 

@@ -117,6 +117,10 @@ class TrackedRequest:
         return self.request.media
 
     @property
+    def pools(self) -> bool:
+        return self.request.pooling is not None
+
+    @property
     def num_sources(self) -> int:
         """Positions of its encoder, which its tokens see through cross attention."""
         return sum(media.length for media in self.request.media)
@@ -244,7 +248,7 @@ class Rows:
         self.num_masked += request.features.masks
         self.restricted[row] = request.restrictions is not None
         self.num_restricted += request.restrictions is not None
-        self.pooled[row] = request.request.pooling is not None
+        self.pooled[row] = request.pools
         self.set_status(row, RowStatus.RUNNING)
 
     def set_status(self, row: int, status: RowStatus) -> None:

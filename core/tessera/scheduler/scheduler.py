@@ -28,6 +28,7 @@ from tessera.scheduler.outputs import (
     SchedulerCounters,
 )
 from tessera.scheduler.policy import SchedulingPolicy
+from tessera.scheduler.pooled_share import PooledShare
 from tessera.scheduler.predicted_drafts import make_speculation
 from tessera.scheduler.requests import Requests, RowAllocator, StepInFlight
 from tessera.scheduler.restrictions import FIRST
@@ -64,12 +65,14 @@ class Scheduler:
         depth: int,
         chunkable: bool = True,
         turns: int = 1,
+        pools_beside: bool = False,
         features: EngineFeatures | None = None,
         make_prefix_cache: MakePrefixCache = PrefixCache,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """chunkable: the model's prompts may be split into chunks. features: the engine's halves of those that are
-        enabled. clock: in seconds; a simulation has its own."""
+        """chunkable: the model's prompts may be split into chunks. pools_beside: requests may pool while others
+        sample. features: the engine's halves of those that are enabled. clock: in seconds; a simulation has its
+        own."""
         self.counters = SchedulerCounters()
         self._depth, self._max_model_len, self._clock = depth, max_model_len, clock
         # On the clock: when the last step was processed.
@@ -89,6 +92,9 @@ class Scheduler:
         if cache.snapshots is not None:
             budget.split_at(cache.snapshots.unit)
         self._rows = Rows(plan.num_rows, max_model_len)
+        # None where requests only sample, or only pool.
+        self._pooled = PooledShare(self._rows, budget) if pools_beside else None
+        resources = [*resources, *([] if self._pooled is None else [self._pooled])]
         allocator = self._allocator = RowAllocator(self._rows, cache, Resources(resources), max_model_len)
         self._features = features or EngineFeatures()
         self._requests = Requests(
@@ -108,6 +114,7 @@ class Scheduler:
             max_running=min(config.max_num_seqs, rules.max_rows or config.max_num_seqs),
             watermark=config.watermark,
             clock=clock,
+            pooled=self._pooled,
         )
 
     # ---- state -------------------------------------------------------------------------------------------------------
@@ -209,13 +216,19 @@ class Scheduler:
         work = self._whose_turn(step.allowed(self._rows.work()))
         if self.speculation is not None:
             work = self.speculation.ready(work)
-        late = self._admission.overtaken(work)
+        late = self._late(work)
         self._schedule_running(step, work if late is None else work.where(~late))
         if not step.blocks_short:
             self._admission.start_waiting(step)
         if late is not None:
             running = self._rows.status[work.rows] == RowStatus.RUNNING
             self._schedule_running(step, work.where(late & running))
+
+    def _late(self, work: Work) -> Array | None:
+        """A mask of the rows that are scheduled behind waiting requests; None if there are none."""
+        pooled = None if self._pooled is None else self._pooled.behind(work)
+        overtaken = self._admission.overtaken(work)
+        return overtaken if pooled is None else pooled if overtaken is None else pooled | overtaken
 
     def _whose_turn(self, work: Work) -> Work:
         """All prompts, and the next part of the decoding rows that is not empty."""
@@ -428,6 +441,8 @@ class Scheduler:
         # If the device had another step before it, its own time began when that one ended.
         seconds, self._retired_at = now - max(step.scheduled_at, self._retired_at), now
         self._features.retired(seconds, step.num_tokens)
+        if self._pooled is not None:
+            self._pooled.learn(step, seconds)
         rows.pending[step.sampling] -= 1
         if self.speculation is not None:
             self.counters.accepted_tokens += self.speculation.learn(step, output, seconds)

@@ -22,7 +22,6 @@ depend on the drafts. Its drafts can also be taken as certain, as here, at the p
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -32,6 +31,7 @@ from tessera.arrays import Array, int32
 from tessera.config.engine import SpeculativeConfig
 from tessera.scheduler.requests import StepInFlight
 from tessera.scheduler.rows import Rows, Work
+from tessera.scheduler.step_times import StepTimes
 from tessera.step import StepOutput
 
 # ---- who proposes
@@ -84,42 +84,6 @@ MARGIN, LEAST = 1.1, 0.97
 too; and the least of its speed in plain steps that each row must keep, because rows share a step but not its drafts."""
 TRIED_ROWS = 4
 """The most rows that get a draft to see whether drafts have become worth it."""
-
-
-class StepTimes:
-    """Seconds of a step by its number of tokens, as measured. A step that was faster than known is believed at once,
-    and a slower one, which other load on the machine may explain, by a tenth. Between two numbers that were measured
-    the time is interpolated; beyond the largest it counts as constant, so what is unknown is tried."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-        self._times: Counter[int] = Counter()
-        self._curve: tuple[Array, Array] | None = None
-
-    def add(self, num_tokens: int, seconds: float) -> None:
-        place = self._place(num_tokens)
-        known = self._seconds.get(place, seconds)
-        self._seconds[place] = min(seconds, known + 0.1 * (min(seconds, 2 * known) - known))
-        self._times[place] += 1
-        self._curve = None
-
-    def knows(self, num_tokens: int) -> bool:
-        """Whether about so many tokens were measured more than once: the first time may include what is done once."""
-        return self._times[self._place(num_tokens)] > 1
-
-    def seconds(self, num_tokens: Array) -> Array:
-        """[n] seconds. Something must have been measured."""
-        if self._curve is None:
-            numbers = sorted(self._seconds)
-            self._curve = np.array(numbers, float), np.array([self._seconds[number] for number in numbers])
-        times: Array = np.interp(num_tokens, *self._curve)
-        return times
-
-    @staticmethod
-    def _place(num_tokens: int) -> int:
-        """Numbers above 32 in steps of an eighth of their size, so that few are kept."""
-        grain = 1 << max(num_tokens.bit_length() - 4, 0) if num_tokens > 32 else 1
-        return num_tokens // grain * grain
 
 
 class DraftLengths:

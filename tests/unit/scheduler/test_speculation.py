@@ -15,8 +15,8 @@ from tessera.scheduler.speculation import (
     TRIED_ROWS,
     DraftLengths,
     NgramProposer,
-    StepTimes,
 )
+from tessera.scheduler.step_times import StepTimes
 from tests.unit.scheduler.fake_device import expected_answer
 from tests.unit.scheduler.test_state_machine import Bandwidth
 from tests.unit.scheduler.world import World, paged, plan, prompt_of, window
