@@ -75,7 +75,7 @@ def find_folder(model: str) -> Path:
         raise ModelError(f"There is no file '{printable(model)}'.")
     raise ModelError(
         f"There is no folder '{printable(model)}'{nearest(path)}. A model of the hub is named as ORGANIZATION/NAME; by "
-        f"one word, there are {' and '.join(NAMED_MODELS)}."
+        f"one word, there are {', '.join(NAMED_MODELS)}."
     )
 
 

