@@ -20,7 +20,7 @@ from tests.e2e.served import Served
 from tests.watch.conftest import Certificate, Prometheus, scraping
 from tools.local_server import LIMITED
 
-FOR_SECONDS = 2
+FOR_SECONDS = 3
 """In place of the minutes that the rules wait."""
 WITHIN_SECONDS = 40
 """A disk is looked at each 15 s."""
