@@ -36,6 +36,7 @@ from tessera.platform import (
     FullAttentionSpec,
     HostDevice,
     KVLayout,
+    KVPiece,
     KVTransferParams,
     Lease,
     MemoryFigures,
@@ -73,17 +74,23 @@ class PlainMemory(TokenStore):
 
     def __init__(self, form: CacheFormat, unit: int, num_tokens: int) -> None:
         self.layers, self.unit = form.layers, unit
-        self._token_bytes = form.piece_bytes(1)
+        self._token_bytes = form.most_bytes(1)
         self._bytes: Array = np.ones(num_tokens * self._token_bytes, np.uint8)
 
     def enter_thread(self) -> None:
         """Nothing to do."""
 
-    def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
-        np.copyto(np.frombuffer(out, np.uint8), self._bytes[first * self._token_bytes : last * self._token_bytes])
+    def holds(self, tokens: TokenBlocks, piece: KVPiece) -> bool:
+        return True
 
-    def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
-        np.copyto(self._bytes[first * self._token_bytes : last * self._token_bytes], np.frombuffer(data, np.uint8))
+    def read(self, tokens: TokenBlocks, piece: KVPiece, out: memoryview) -> None:
+        np.copyto(np.frombuffer(out, np.uint8), self._part(piece))
+
+    def write(self, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
+        np.copyto(self._part(piece), np.frombuffer(data, np.uint8))
+
+    def _part(self, piece: KVPiece) -> Array:
+        return self._bytes[piece.first * self._token_bytes : piece.last * self._token_bytes]
 
 
 class Side:
@@ -123,7 +130,7 @@ class Side:
 def source(form: Form, layers: int, num_tokens: int, over: Over) -> None:
     """The process that has the cache. Each line that it reads says what to do, and it answers with one."""
     side = Side(form, *(("split", 32) if form == "equal" else ("plain", 24)), layers, num_tokens, over)
-    data = memoryview(bytearray(b"\1" * side.format.piece_bytes(num_tokens)))
+    data = memoryview(bytearray(b"\1" * side.format.most_bytes(num_tokens)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         for line in sys.stdin:
@@ -208,7 +215,7 @@ def main() -> None:
         source(options.form, options.layers, options.tokens, options.over)
         return
     side = Side(options.form, "split", 32, options.layers, options.tokens, options.over)
-    num_bytes = side.format.piece_bytes(options.tokens)
+    num_bytes = side.format.most_bytes(options.tokens)
     process = SourceProcess(options, num_bytes)
     print(
         f"{num_bytes / 1e6:.0f} MB: {options.tokens} tokens, {options.layers} layers, {HEADS} heads of {DIM} in {DTYPE}"

@@ -1,7 +1,7 @@
 """kv_transfer_params: what a router passes between an engine that computes prompts and one that goes on with them.
 
 Names are those of vLLM's NIXL connector (https://docs.vllm.ai/en/latest/features/nixl_connector_usage/), whose routers
-send the whole object on as it is; remote_signature is ours.
+send the whole object on as it is; remote_signature and remote_state_tokens are ours.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ MAX_BLOCK_IDS = 2**17
 LAST_PORT = 65_535
 MAX_TOKENS = 2**31 - 1
 MAX_PARALLEL = 2**16
+MAX_STATES = 64
 
 
 class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=False, kw_only=True):
@@ -42,6 +43,8 @@ class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=False, kw_only
     tp_size: int | None = None
     # Tokens of the prompt that are there.
     remote_num_tokens: int | None = None
+    # Of a model with states: numbers of these tokens behind which the states are there.
+    remote_state_tokens: Sequence[int] | None = None
     # Seconds since 1970: when the lease ends if nobody asks.
     remote_blocks_expiry_time: float | None = None
     # "pull": who wants them fetches them.
@@ -63,6 +66,9 @@ class KVTransferParams(msgspec.Struct, frozen=True, omit_defaults=False, kw_only
             number = getattr(self, name)
             if number is not None and not low <= number <= high:
                 raise _wrong(name, f"must be {low} to {high}, got {str(number)[:40]}.")
+        states = self.remote_state_tokens or ()
+        if len(states) > MAX_STATES or not all(1 <= number <= MAX_TOKENS for number in states):
+            raise _wrong("remote_state_tokens", f"must have at most {MAX_STATES} numbers, each 1 to {MAX_TOKENS}.")
         ids = self.remote_block_ids or ()
         if len(ids) + sum(len(group) for group in ids if not isinstance(group, int)) > MAX_BLOCK_IDS:
             raise _wrong("remote_block_ids", f"must have at most {MAX_BLOCK_IDS} ids.")

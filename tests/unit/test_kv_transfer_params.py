@@ -55,6 +55,8 @@ def test_what_asks_for_nothing(value: dict[str, Any]) -> None:
         ({"do_remote_decode": 1}, "kv_transfer_params: Expected"),
         ({"remote_port": 0}, "kv_transfer_params.remote_port must be 1 to 65535, got 0"),
         ({"remote_port": 10**300}, "kv_transfer_params"),
+        ({"remote_state_tokens": [16, 0]}, "kv_transfer_params.remote_state_tokens must have at most 64 numbers"),
+        ({"remote_state_tokens": [16] * 65}, "kv_transfer_params.remote_state_tokens must have at most 64 numbers"),
         ({"remote_num_tokens": -1}, "kv_transfer_params.remote_num_tokens must be 0 to"),
         ({"tp_size": 0}, "kv_transfer_params.tp_size must be 1 to"),
         ({"remote_engine_id": "e" * 257}, "kv_transfer_params.remote_engine_id must be at most 256 characters"),

@@ -56,18 +56,28 @@ def installed() -> Path:
 def render(values: Sequence[Mapping[str, Any]]) -> list[Rendering]:
     """One for each of `values`, as the release tessera in the namespace llm. Raises ChartError for the first that the
     chart refuses."""
-    task = {"chart": str(CHART), "release": "tessera", "namespace": "llm", "values": values, "kubernetes": KUBERNETES}
-    done = subprocess.run(
-        [str(installed()), "-I", str(HERE / "renderer.py")],
-        input=json.dumps(task), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    answers = json.loads(done.stdout)
+    answers = _answers({"chart": str(CHART), "release": "tessera", "namespace": "llm", "values": values})
     for answer in answers:
         if "error" in answer:
             raise ChartError(answer["error"])
     return [Rendering(answer["objects"], answer["violations"]) for answer in answers]
+
+
+def violations(objects: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What Kubernetes' schemas say against objects that are not the chart's."""
+    lines: list[str] = _answers({"objects": objects})
+    return lines
+
+
+def _answers(task: Mapping[str, Any]) -> list[Any]:
+    done = subprocess.run(
+        [str(installed()), "-I", str(HERE / "renderer.py")],
+        input=json.dumps({**task, "kubernetes": KUBERNETES}), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    answers: list[Any] = json.loads(done.stdout)
+    return answers
 
 
 def main() -> int:

@@ -372,6 +372,40 @@ FAULTS = Dashboard(
                 "Each held up all streams. Should stay 0 after the start.",
             ),
         ],
+        "What runs out": [
+            Panel(
+                "Free share of a store's disk",
+                "percentunit",
+                [
+                    Query(
+                        f"sum by (instance, store) (tessera:storage_free_bytes{{{SERVER}}}) "
+                        f"/ sum by (instance, store) (tessera:storage_size_bytes{{{SERVER}}})",
+                        "{{instance}}: {{store}}",
+                    )
+                ],
+                "At 0, files, batches and responses are answered with 503 (storage_full).",
+            ),
+            Panel(
+                "Free room of a store's disk",
+                "bytes",
+                [
+                    Query(
+                        f"sum by (instance, store) (tessera:storage_free_bytes{{{SERVER}}})", "{{instance}}: {{store}}"
+                    )
+                ],
+            ),
+            Panel(
+                "Time until the certificate expires",
+                "s",
+                [
+                    Query(
+                        f"min by (instance) (tessera:certificate_expiry_timestamp_seconds{{{SERVER}}}) - time()",
+                        "{{instance}}",
+                    )
+                ],
+                "Nothing where a proxy ends TLS. At 0, clients refuse to connect.",
+            ),
+        ],
     },
 )
 

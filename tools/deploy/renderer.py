@@ -1,5 +1,5 @@
-"""Renders the chart and validates its objects, in the environment that has the libraries: a task as JSON on stdin, the
-answers as JSON on stdout. tools.deploy.chart calls it."""
+"""Renders the chart and validates its objects, or validates others, in the environment that has the libraries: a task
+as JSON on stdin, the answers as JSON on stdout. tools.deploy.chart calls it."""
 
 from __future__ import annotations
 
@@ -50,4 +50,7 @@ def violations(each: dict[str, Any], versions: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     job = json.load(sys.stdin)
-    json.dump([answer(job, values) for values in job["values"]], sys.stdout)
+    if "objects" in job:
+        json.dump([line for each in job["objects"] for line in violations(each, job["kubernetes"])], sys.stdout)
+    else:
+        json.dump([answer(job, values) for values in job["values"]], sys.stdout)

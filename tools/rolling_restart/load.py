@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter
 
 import httpx
 
 
 class Load:
-    """Clients that ask one request after another, every second one streamed. outcomes: how many ended how."""
+    """Clients that ask one request after another, every second one streamed. outcomes: how many ended how.
+    trust: of a server with a certificate."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, trust: ssl.SSLContext | bool = True) -> None:
         self.outcomes: Counter[str] = Counter()
         self._url = url
+        self._trust = trust
         self._stopping = False
 
     async def run(self, clients: int) -> None:
-        async with httpx.AsyncClient(base_url=self._url, timeout=60) as http:
+        async with httpx.AsyncClient(base_url=self._url, verify=self._trust, timeout=60) as http:
             await asyncio.gather(*(self._client(http, number) for number in range(clients)))
 
     def stop(self) -> None:

@@ -19,6 +19,11 @@ from tessera.platform.runner import CacheGroup, CachePlan
 from tessera.step import BlockCopy, BlockDelta
 
 NO_LIMIT = np.iinfo(np.int32).max
+LOOK_BACK = 256
+"""Tokens before the end of a row for which a window is held too: another engine may go on from the border of a unit of
+its own, and has whole units of the window."""
+MOST_BORDERS = 4
+"""Of units, at which a row's states are held: another engine's units may be longer."""
 
 MakePrefixCache = Callable[[Sequence[CacheGroup], bytes | None], PrefixCache]
 """Makes the prefix cache of groups, with a salt or a random one."""
@@ -28,7 +33,8 @@ MakePrefixCache = Callable[[Sequence[CacheGroup], bytes | None], PrefixCache]
 class Reservation:
     """Blocks that no row need hold, and that stay what they are until give_back()."""
 
-    # By group, [blocks] int32, in the order of their tokens.
+    # By group, [blocks] int32, in the order of their tokens, null for those that no later token needs. Of a group of
+    # states, for each unit the one behind its last token.
     blocks: tuple[Array, ...]
     # By group: of these, how many had been computed; the others come after them.
     num_computed: tuple[int, ...]
@@ -40,8 +46,8 @@ class Reservation:
 
     @property
     def counts(self) -> list[int]:
-        """By group."""
-        return [len(own) for own in self.blocks]
+        """By group, how many are held."""
+        return [int(np.count_nonzero(own)) for own in self.blocks]
 
 
 class KVCacheManager:
@@ -108,6 +114,17 @@ class KVCacheManager:
         return np.array(
             [int(share * (pool.num_blocks - 1)) if i in self._growing else 0 for i, pool in enumerate(self.pools)]
         )
+
+    def spare_share(self, share: float) -> Array:
+        """[groups] int64: this fraction of the blocks of each group that no open row must have."""
+        needed = [each * len(self.covered) for each in self._blocks_of_rows]
+        spare = (pool.num_blocks - 1 - own for pool, own in zip(self.pools, needed, strict=True))
+        return np.array([int(share * count) for count in spare])
+
+    @property
+    def _blocks_of_rows(self) -> list[int]:
+        """By group: blocks that each row has from its start to its end."""
+        return [group.states if number in self._states else 0 for number, group in enumerate(self._groups)]
 
     @property
     def grows(self) -> Array:
@@ -308,39 +325,91 @@ class KVCacheManager:
 
     # ---- blocks that no row need hold --------------------------------------------------------------------------------
 
-    def hold_row(self, row: int, num_tokens: int) -> Reservation:
-        """Holds the blocks of a row's first num_tokens tokens, whatever becomes of the row. Groups must keep every
-        token."""
-        blocks = tuple(
-            self.tables.row_blocks(group, row)[: spec.blocks_of(num_tokens)].copy()
-            for group, spec in enumerate(self._groups)
-        )
-        for pool, own in zip(self.pools, blocks, strict=True):
-            pool.touch(own)
-        reservation = Reservation(blocks, tuple(map(len, blocks)))
+    def hold_row(self, row: int, num_tokens: int, chain: HashChain | None, tokens: Array) -> Reservation:
+        """Holds the blocks of a row's first num_tokens tokens, whatever becomes of the row: with a window also those
+        just behind it, and of states those at the last borders, as far as the prefix cache has them. chain, tokens: of
+        the row; None without a prefix cache."""
+        blocks = [int32() for _ in self._groups]
+        for group in self._growing:
+            blocks[group] = self._blocks_behind(group, row, num_tokens, chain, tokens)
+            self.pools[group].touch(blocks[group][blocks[group] > 0])
+        if self._states and chain is not None:
+            for group, states in zip(self._states, self._hold_states(num_tokens, chain, tokens), strict=True):
+                blocks[group] = states
+        reservation = Reservation(tuple(blocks), tuple(map(len, blocks)))
         self._reservations.append(reservation)
         return reservation
 
-    def hold_new(self, hit: PrefixHit, counts: Sequence[int]) -> Reservation | None:
-        """Holds the blocks of a cached prefix and counts[group] new ones behind them. None, and nothing has changed, if
-        too few are free. Groups must keep every token."""
-        pairs = list(zip(self.pools, hit.blocks, strict=True))
-        needed = [count + pool.count_free(known) for (pool, known), count in zip(pairs, counts, strict=True)]
-        if not self.has(np.array(needed)):
+    def _blocks_behind(self, group: int, row: int, num_tokens: int, chain: HashChain | None, tokens: Array) -> Array:
+        """Blocks of a row, and of LOOK_BACK tokens before those that its window has passed."""
+        spec = self._groups[group]
+        blocks = self.tables.row_blocks(group, row)[: spec.blocks_of(num_tokens)].copy()
+        seen = spec.first_seen(max(num_tokens - LOOK_BACK, 0))
+        blocks[:seen] = 0
+        if self.prefix_cache is None or chain is None:
+            return blocks
+        for place in range(min(int(self.tables.starts[group][row]), len(blocks)) - 1, seen - 1, -1):
+            unit, within = divmod(place, chain.unit // spec.block_size)
+            blocks[place] = self.prefix_cache.block(group, chain.link(unit, tokens), within)
+            if not blocks[place]:
+                break
+        return blocks
+
+    def _hold_states(self, num_tokens: int, chain: HashChain, tokens: Array) -> list[Array]:
+        """Holds copies of states at the last MOST_BORDERS borders of units, as far as rows can spare them. By group of
+        states, one block for each unit of num_tokens, or null."""
+        held = [np.zeros(num_tokens // chain.unit, np.int32) for _ in self._states]
+        for place in reversed(range(len(held[0]))):
+            if self.prefix_cache is None or self.snapshots is None or np.count_nonzero(held[0]) == MOST_BORDERS:
+                break
+            states = self.prefix_cache.states(chain.link(place, tokens))
+            if len(states) == len(self._states) and self.snapshots.has_room:
+                for own, group in zip(held, self._states, strict=True):
+                    own[place] = states[group]
+                    self.pools[group].touch(int32([states[group]]))
+        return held
+
+    def hold_new(self, hit: PrefixHit, num_tokens: int) -> Reservation | None:
+        """Holds the blocks of a cached prefix and new ones for the tokens behind it up to num_tokens, a multiple of the
+        unit, as far as later tokens need them: whole units with the window of the next token, and of states those
+        behind the last token. None, and nothing has changed, if too few are free."""
+        known = [int32() if group in self._states else own for group, own in enumerate(hit.blocks)]
+        fresh = [self._needed_behind(group, hit.num_tokens, num_tokens) for group in range(len(self._groups))]
+        needed = [
+            int(own.sum()) + pool.count_free(held[held > 0])
+            for pool, held, own in zip(self.pools, known, fresh, strict=True)
+        ]
+        unopened = [
+            each * np.count_nonzero(self.tables.counts[group] == 0) for group, each in enumerate(self._blocks_of_rows)
+        ]
+        if not self.has(np.array(needed), np.array(unopened)):
             return None
-        for pool, known in pairs:
-            pool.touch(known)
-        fresh = [pool.allocate(count) for pool, count in zip(self.pools, counts, strict=True)]
-        blocks = tuple(np.concatenate([known, own]) for known, own in zip(hit.blocks, fresh, strict=True))
-        reservation = Reservation(blocks, tuple(map(len, hit.blocks)))
+        for pool, held in zip(self.pools, known, strict=True):
+            pool.touch(held[held > 0])
+        blocks = []
+        for pool, held, own in zip(self.pools, known, fresh, strict=True):
+            new = own.astype(np.int32)
+            new[own] = pool.allocate(int(own.sum())) if own.any() else 0
+            blocks.append(np.concatenate([held, new]))
+        reservation = Reservation(tuple(blocks), tuple(map(len, known)))
         self._reservations.append(reservation)
         return reservation
+
+    def _needed_behind(self, group: int, first: int, last: int) -> Array:
+        """[blocks] bool: of the blocks of tokens first to last (exclusive), multiples of the unit, those that the next
+        token needs, in whole units."""
+        assert self.prefix_cache is not None
+        spec, unit = self._groups[group], self.prefix_cache.unit
+        size = spec.block_size or unit
+        seen = last - unit if group in self._states else spec.first_seen(last) * size // unit * unit
+        needed: Array = np.arange(first, last, size) >= seen
+        return needed
 
     def give_back(self, reservation: Reservation) -> None:
         """Last block first, so that prefixes stay cached longer."""
         self._reservations.remove(reservation)
         for pool, own in zip(self.pools, reservation.blocks, strict=True):
-            pool.release(own[::-1].copy())
+            pool.release(own[own > 0][::-1].copy())
 
     @property
     def has_reservations(self) -> bool:
@@ -382,7 +451,7 @@ class KVCacheManager:
             assert not blocks[~held].any(), "a table goes on beyond what its row holds"
             assert blocks[held].all(), "a table holds the null block"
             taken = int32([snapshot.blocks[group] for snapshot in snapshots if group in snapshot.blocks])
-            lent = [one.blocks[group] for one in self._reservations]
+            lent = [one.blocks[group][one.blocks[group] > 0] for one in self._reservations]
             holders = _counted([blocks[held], taken, *lent], pool.num_blocks)
             leavers = _counted([self.tables.live_blocks(group, row) for row in leaving_rows], pool.num_blocks)
             copies = _counted([copy.sources for copy in copied if copy.group == group], pool.num_blocks)

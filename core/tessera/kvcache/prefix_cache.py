@@ -6,18 +6,15 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import lcm
 from typing import NamedTuple
 
 import numpy as np
 
 from tessera.arrays import Array, int32
-from tessera.platform.runner import CacheGroup
+from tessera.platform.runner import CacheGroup, unit_of
 from tessera.request import NO_ARGS
 
 SALT_BYTES = 32
-STATE_UNIT = 16
-"""Tokens of a unit where no group grows with tokens."""
 
 
 class SpanContent(NamedTuple):
@@ -105,8 +102,7 @@ class PrefixCache:
     """
 
     def __init__(self, groups: Sequence[CacheGroup], salt: bytes | None = None) -> None:
-        growing = [group.block_size for group in groups if group.kind != "state"]
-        self.unit = lcm(*growing) if growing else STATE_UNIT
+        self.unit = unit_of(groups)
         self._groups = groups
         self._salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
         self._per_unit = [1 if group.kind == "state" else self.unit // group.block_size for group in groups]
@@ -190,6 +186,10 @@ class PrefixCache:
                 for link, block in zip(links, blocks[place :: len(places)], strict=True):
                     if block and block not in known and block_of.setdefault(link, block) == block:
                         known[block] = (link, place)
+
+    def block(self, group: int, link: bytes, place: int) -> int:
+        """The block in this place of the unit of a link; null if it is not cached."""
+        return self._blocks[group][place].get(link, 0)
 
     def states(self, link: bytes) -> dict[int, int]:
         """The blocks of the states behind the unit of a link, by group."""

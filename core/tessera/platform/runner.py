@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -67,6 +68,15 @@ class CacheGroup:
         if self.window is None:
             return self.blocks_of(tokens)
         return min(self.blocks_of(tokens), (self.window + ahead - 3) // self.block_size + 2)
+
+
+STATE_UNIT = 16
+"""Tokens of a unit where no group grows with tokens."""
+
+
+def unit_of(groups: Sequence[CacheGroup]) -> int:
+    """Tokens of a unit: what begins and ends in whole blocks of all groups. States are copied at its borders."""
+    return lcm(*(group.block_size for group in groups if group.grows)) if any(g.grows for g in groups) else STATE_UNIT
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ An engine that has computed a prompt lends its blocks under a lease, and another
 the request. What travels is in canonical form: by layer, by plane in the order of names, token after token, each as
 (head, dim). It depends neither on block sizes nor on where a platform keeps its bytes. Engines whose blocks are alike
 may exchange these as they are.
+
+Layers that keep every token send all of them; those with a sliding window only what the next token sees; and a layer
+with a state sends the one behind the last token.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
@@ -33,19 +36,16 @@ class PlaneFormat(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     dtype: str
-    # (name, size) of what a token has, from the slowest axis to the fastest.
+    # (name, size) of what a token, or a state, has, from the slowest axis to the fastest.
     axes: tuple[tuple[str, int], ...]
 
     @classmethod
-    def from_plane(cls, plane: Plane) -> PlaneFormat | None:
-        """None for a plane that has no tokens."""
-        if not any(name == "token" for name, _ in plane.axes):
-            return None
+    def from_plane(cls, plane: Plane) -> PlaneFormat:
         sizes: dict[str, int] = {}
         for i in plane.canonical_order:
             name, size = plane.axes[i]
             sizes[name] = sizes.get(name, 1) * size
-        del sizes["token"]
+        sizes.pop("token", None)
         return cls(plane.name, plane.dtype, tuple(sizes.items()))
 
     @property
@@ -54,11 +54,61 @@ class PlaneFormat(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LayerFormat(msgspec.Struct, frozen=True, array_like=True):
-    """What one layer keeps of a token."""
+    """What one layer keeps of a token, or of all tokens as a state."""
 
     layer: int
     # In the order of their names.
     planes: tuple[PlaneFormat, ...]
+    # Tokens that a query sees, itself included; None: all before it.
+    window: int | None = None
+    # Whether it keeps a state and no tokens.
+    is_state: bool = False
+
+    def piece_bytes(self, count: int) -> int:
+        """Bytes of so many tokens, or of one state."""
+        parts = [count * plane.token_bytes for plane in self.planes]
+        return sum(part + -part % ALIGNMENT for part in parts)
+
+
+class Section(NamedTuple):
+    """Layers of which the same tokens travel, or one layer with a state."""
+
+    layers: tuple[LayerFormat, ...]
+    # Of each of them, as LayerFormat has them.
+    window: int | None
+    is_state: bool
+
+    def first_token(self, first: int, last: int, unit: int) -> int:
+        """Where it begins if tokens first to last (exclusive) are wanted, multiples of the unit: at the last token that
+        has a state, or at the unit in which the window of the token behind them begins."""
+        if self.is_state:
+            return last - 1
+        seen = 0 if self.window is None else max(last - self.window + 1, 0)
+        return max(first, seen - seen % unit)
+
+    def piece_bytes(self, count: int) -> int:
+        """Bytes of so many tokens of its layers, or of one state."""
+        return sum(layer.piece_bytes(count) for layer in self.layers)
+
+
+class KVPiece(NamedTuple):
+    """What is read, sent and written at once: tokens of one section, or the state behind one token."""
+
+    # Its number.
+    section: int
+    first: int
+    # Exclusive.
+    last: int
+
+
+def sections_of(layers: Sequence[LayerFormat]) -> tuple[Section, ...]:
+    """Of the layers of a cache, in the order in which they travel."""
+    by_window: dict[int | None, list[LayerFormat]] = {}
+    for layer in layers:
+        if not layer.is_state:
+            by_window.setdefault(layer.window, []).append(layer)
+    tokens = (Section(tuple(own), window, is_state=False) for window, own in by_window.items())
+    return (*tokens, *(Section((layer,), None, is_state=True) for layer in layers if layer.is_state))
 
 
 class CacheFormat(msgspec.Struct, frozen=True, array_like=True):
@@ -69,10 +119,25 @@ class CacheFormat(msgspec.Struct, frozen=True, array_like=True):
     # In the order of their numbers.
     layers: tuple[LayerFormat, ...]
 
-    def piece_bytes(self, num_tokens: int) -> int:
-        """Bytes of so many tokens of all layers."""
-        parts = [num_tokens * plane.token_bytes for layer in self.layers for plane in layer.planes]
-        return sum(part + -part % ALIGNMENT for part in parts)
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        return sections_of(self.layers)
+
+    def pieces(self, first: int, last: int, unit: int, each: int) -> list[KVPiece]:
+        """All that travels if tokens first to last (exclusive) are wanted, multiples of the unit, in pieces of at most
+        `each` tokens."""
+        pieces = []
+        for number, section in enumerate(self.sections):
+            starts = range(section.first_token(first, last, unit), last, each)
+            pieces += [KVPiece(number, start, min(start + each, last)) for start in starts]
+        return pieces
+
+    def piece_bytes(self, piece: KVPiece) -> int:
+        return self.sections[piece.section].piece_bytes(piece.last - piece.first)
+
+    def most_bytes(self, num_tokens: int) -> int:
+        """Of the largest piece of at most so many tokens."""
+        return max(section.piece_bytes(1 if section.is_state else num_tokens) for section in self.sections)
 
 
 @dataclass(frozen=True)
@@ -81,14 +146,16 @@ class TokenBlocks:
 
     # The position of the first token of the first block of each group.
     start: int
-    # By group, [blocks] int32.
+    # By group, [blocks] int32, null where the tokens of a block do not travel. Of a group of states, for each unit the
+    # one behind its last token.
     blocks: tuple[Array, ...]
 
 
 class TokenStore(ABC):
-    """Reads and writes an engine's cache by tokens, from any thread, between steps and beside them."""
+    """Reads and writes an engine's cache by tokens, from any thread, between steps and beside them. A state is read and
+    written as what the one token before it has."""
 
-    # Without the model's digest.
+    # Without the model's digest. sections_of() them are what pieces are of.
     layers: tuple[LayerFormat, ...]
     # Says how blocks have their bytes: where two stores say the same, tokens travel as the blocks they are in, without
     # a copy. Empty where the host cannot read and write the cache's own memory, and memory() is not called.
@@ -97,16 +164,20 @@ class TokenStore(ABC):
     unit: int
 
     @abstractmethod
-    def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
-        """Copies tokens first to last (exclusive) in canonical form. out: CacheFormat.piece_bytes() long."""
+    def holds(self, tokens: TokenBlocks, piece: KVPiece) -> bool:
+        """Whether there are blocks of all of it."""
 
     @abstractmethod
-    def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
-        """The reverse, for tokens that nobody reads yet. first, last: multiples of the unit."""
+    def read(self, tokens: TokenBlocks, piece: KVPiece, out: memoryview) -> None:
+        """Copies a piece in canonical form. out: CacheFormat.piece_bytes() long."""
 
-    def memory(self, tokens: TokenBlocks, first: int, last: int) -> Sequence[memoryview]:
-        """The cache's own memory of tokens first to last (exclusive), multiples of the unit, one part after the other
-        as block_format has them. What is written there is of tokens that nobody reads yet."""
+    @abstractmethod
+    def write(self, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
+        """The reverse, for tokens that nobody reads yet; they begin and end at multiples of the unit."""
+
+    def memory(self, tokens: TokenBlocks, piece: KVPiece) -> Sequence[memoryview]:
+        """The cache's own memory of a piece whose tokens begin and end at multiples of the unit, one part after the
+        other as block_format has them. What is written there is of tokens that nobody reads yet."""
         raise NotImplementedError
 
     @abstractmethod
@@ -125,6 +196,8 @@ class Lease:
     num_tokens: int
     # Of these tokens and what they stand for.
     digest: bytes
+    # Numbers of tokens behind which it has states, and from which alone another engine can go on; None: from any.
+    state_tokens: tuple[int, ...] | None = None
 
 
 class Leases(Protocol):
@@ -158,7 +231,7 @@ class TransferError(Exception):
 class Fetch(ABC):
     """A cache on its way. Methods are called by the engine's thread, and only cancel() may wait."""
 
-    # Tokens that have been written, from start()'s first on; grows.
+    # Tokens that have been written in all layers that need them, from start()'s first on; grows.
     num_tokens: int = 0
     num_bytes: int = 0
 
@@ -211,15 +284,3 @@ class KVConnector(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends all transfers. When this returns nothing is read or written."""
-
-
-def layer_formats(layers: Sequence[tuple[int, Sequence[Plane]]]) -> tuple[LayerFormat, ...] | None:
-    """By layer and its planes. None if one of them has no tokens."""
-    found = []
-    for layer, planes in sorted(layers, key=lambda pair: pair[0]):
-        formats = [PlaneFormat.from_plane(plane) for plane in sorted(planes, key=lambda plane: plane.name)]
-        kept = tuple(one for one in formats if one is not None)
-        if len(kept) < len(formats):
-            return None
-        found.append(LayerFormat(layer, kept))
-    return tuple(found)

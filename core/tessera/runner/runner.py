@@ -51,7 +51,7 @@ from tessera.runner.prompt_logprobs import PromptScorer, Scoring
 from tessera.runner.sampler import Sampler, bind_ahead
 from tessera.runner.services import Services
 from tessera.runner.stages import StageLinks
-from tessera.runner.token_store import CacheTokens
+from tessera.runner.token_store import CacheTokens, layer_formats
 from tessera.runner.workspace import estimated, largest_steps, remembered_or
 from tessera.step import SchedulerOutput, StepStats, TokenMasks
 
@@ -311,8 +311,7 @@ class CoreRunner(ModelRunner):
             )
 
     def token_store(self) -> TokenStore | None:
-        planes = [plane for layout in self.memory.layouts.values() for plane in layout.planes]
-        if not planes or not all(any(name == "token" for name, _ in plane.axes) for plane in planes):
+        if not layer_formats(self.plan.groups, self.memory.layouts):
             return None
         return CacheTokens(self.memory, self.plan)
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from math import lcm
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from tessera.platform.attention import Plane
-from tessera.platform.runner import CachePlan
-from tessera.platform.transfer import ALIGNMENT, TokenBlocks, TokenStore, layer_formats
+from tessera.arrays import Array
+from tessera.platform.attention import KVLayout, Plane
+from tessera.platform.runner import CacheGroup, CachePlan, unit_of
+from tessera.platform.transfer import ALIGNMENT, KVPiece, LayerFormat, PlaneFormat, TokenBlocks, TokenStore, sections_of
 from tessera.runner.kv_memory import CacheMemory, as_words
 
 
@@ -23,9 +24,10 @@ class _CanonicalPlane:
 
     # Of the group of its layer.
     group: int
-    # [num_blocks, tokens, heads, dim], each perhaps on several axes: a view of the cache, in elements as wide as the
-    # bytes that stay side by side.
+    # [num_blocks, tokens, heads, dim], each perhaps on several axes, or [num_blocks, ...] of a state: a view of the
+    # cache, in elements as wide as the bytes that stay side by side.
     blocks: Tensor
+    # Of a token, or of a state.
     token_bytes: int
 
     @classmethod
@@ -36,7 +38,7 @@ class _CanonicalPlane:
 
 
 class _BlockRun(NamedTuple):
-    """Whole blocks that follow one another in memory too, or a part of one block."""
+    """Whole blocks that follow one another in memory too, or a part of one block. A state is a block of one token."""
 
     # Its tokens, from the first of the piece on.
     start: int
@@ -49,36 +51,56 @@ class _BlockRun(NamedTuple):
 
 
 class CacheTokens(TokenStore):
-    """Of a cache whose every plane has tokens. Runs of blocks are copied straight between their place in the cache and
-    their place in a piece: gathered first, they would be copied twice."""
+    """Of a cache whose every plane has tokens or a state. Runs of blocks are copied straight between their place in the
+    cache and their place in a piece: gathered first, they would be copied twice."""
 
     def __init__(self, memory: CacheMemory, plan: CachePlan) -> None:
-        formats = layer_formats([(layer, layout.planes) for layer, layout in memory.layouts.items()])
+        formats = layer_formats(plan.groups, memory.layouts)
         assert formats is not None, "a plane has no tokens"
         self.layers = formats
-        self.unit = lcm(*(group.block_size for group in plan.groups))
+        self.unit = unit_of(plan.groups)
         self._device = memory.device
         # By group, [num_blocks, bytes] each.
         self._buffers = memory.buffers
         self.block_format = _block_format(memory, plan)
+        # By group: tokens of a block, and of a group of states 0.
         self._sizes = [group.block_size for group in plan.groups]
         groups = {layer: number for number, group in enumerate(plan.groups) for layer in group.layers}
-        # In canonical order.
+        sections = sections_of(formats)
+        # By section, in canonical order.
         self._planes = [
-            _CanonicalPlane.from_plane(plane, tensor, groups[layer], self._sizes[groups[layer]])
-            for layer in sorted(groups)
-            for plane, tensor in sorted(
-                zip(memory.layouts[layer].planes, memory.planes[layer], strict=True), key=lambda pair: pair[0].name
-            )
+            [
+                _CanonicalPlane.from_plane(plane, tensor, groups[form.layer], self._sizes[groups[form.layer]] or 1)
+                for form in section.layers
+                for plane, tensor in sorted(
+                    zip(memory.layouts[form.layer].planes, memory.planes[form.layer], strict=True),
+                    key=lambda pair: pair[0].name,
+                )
+            ]
+            for section in sections
+        ]
+        # By section.
+        self._groups = [sorted({plane.group for plane in planes}) for planes in self._planes]
+        # By section, of one with a state: bytes of each plane, [num_blocks, bytes].
+        self._states = [
+            _plane_bytes(memory, groups[section.layers[0].layer], section.layers[0].layer) if section.is_state else []
+            for section in sections
         ]
 
     def enter_thread(self) -> None:
         self._device.enter_thread()
 
-    def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
-        runs = [self._runs(group, tokens, first, last) for group in range(len(self._sizes))]
-        for plane, part in self._parts(last - first, out):
-            size = self._sizes[plane.group]
+    def holds(self, tokens: TokenBlocks, piece: KVPiece) -> bool:
+        for group in self._groups[piece.section]:
+            begin, blocks = self._blocks(group, tokens, piece)
+            if len(blocks) * (self._sizes[group] or 1) < piece.last - begin or not blocks.all():
+                return False
+        return True
+
+    def read(self, tokens: TokenBlocks, piece: KVPiece, out: memoryview) -> None:
+        runs = {group: self._runs(group, tokens, piece) for group in self._groups[piece.section]}
+        for plane, part in self._parts(piece, out):
+            size = self._sizes[plane.group] or 1
             for run in runs[plane.group]:
                 target = part[run.start * plane.token_bytes : run.end * plane.token_bytes].view(plane.blocks.dtype)
                 blocks = plane.blocks[run.block : run.block + run.num_blocks]
@@ -89,39 +111,48 @@ class CacheTokens(TokenStore):
                     target.view(part_of_block.shape).copy_(part_of_block)
         self._device.synchronize()
 
-    def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
-        runs = [self._runs(group, tokens, first, last) for group in range(len(self._sizes))]
-        for plane, part in self._parts(last - first, data):
+    def write(self, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
+        runs = {group: self._runs(group, tokens, piece) for group in self._groups[piece.section]}
+        for plane, part in self._parts(piece, data):
             for run in runs[plane.group]:
                 source = part[run.start * plane.token_bytes : run.end * plane.token_bytes].view(plane.blocks.dtype)
                 blocks = plane.blocks[run.block : run.block + run.num_blocks]
                 blocks.copy_(source.view(blocks.shape))
         self._device.synchronize()
 
-    def memory(self, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
+    def memory(self, tokens: TokenBlocks, piece: KVPiece) -> list[memoryview]:
         found = []
-        for group, buffers in enumerate(self._buffers):
-            runs = self._runs(group, tokens, first, last)
-            for buffer in buffers:
-                blocks = memoryview(buffer.numpy().data)
-                found += [blocks[run.block : run.block + run.num_blocks].cast("B") for run in runs]
+        for group in self._groups[piece.section]:
+            runs = self._runs(group, tokens, piece)
+            for buffer in self._states[piece.section] or self._buffers[group]:
+                blocks = buffer.numpy()
+                found += [memoryview(blocks[run.block : run.block + run.num_blocks].data).cast("B") for run in runs]
         return found
 
-    def _parts(self, num_tokens: int, data: memoryview) -> Iterator[tuple[_CanonicalPlane, Tensor]]:
+    def _parts(self, piece: KVPiece, data: memoryview) -> Iterator[tuple[_CanonicalPlane, Tensor]]:
         """Each plane with its part of a piece, [bytes] uint8."""
         whole, place = torch.frombuffer(data, dtype=torch.uint8), 0
-        for plane in self._planes:
-            nbytes = num_tokens * plane.token_bytes
+        for plane in self._planes[piece.section]:
+            nbytes = (piece.last - piece.first) * plane.token_bytes
             yield plane, whole[place : place + nbytes]
             place += nbytes + -nbytes % ALIGNMENT
 
-    def _runs(self, group: int, tokens: TokenBlocks, first: int, last: int) -> list[_BlockRun]:
-        """The blocks of a group that have tokens first to last (exclusive)."""
-        size, runs = self._sizes[group], list[_BlockRun]()
-        places = range((first - tokens.start) // size, -(-(last - tokens.start) // size))
-        numbers = tokens.blocks[group][places.start : places.stop].tolist()
-        for place, number in zip(places, numbers, strict=True):
-            begin = tokens.start + place * size
+    def _blocks(self, group: int, tokens: TokenBlocks, piece: KVPiece) -> tuple[int, Array]:
+        """The position of the first token of the first block that has tokens of a piece, and all that do, [blocks]
+        int32. A state is in a block of its one token."""
+        size, blocks = self._sizes[group], tokens.blocks[group]
+        if not size:
+            units, rest = divmod(piece.last - tokens.start, self.unit)
+            return piece.first, blocks[units - 1 : units] if not rest else blocks[:0]
+        place = (piece.first - tokens.start) // size
+        return tokens.start + place * size, blocks[place : -(-(piece.last - tokens.start) // size)]
+
+    def _runs(self, group: int, tokens: TokenBlocks, piece: KVPiece) -> list[_BlockRun]:
+        """The blocks of a group that have tokens of a piece."""
+        size, runs, (first, last) = self._sizes[group] or 1, list[_BlockRun](), piece[1:]
+        origin, blocks = self._blocks(group, tokens, piece)
+        for place, number in enumerate(blocks.tolist()):
+            begin = origin + place * size
             start, end = max(begin, first), min(begin + size, last)
             run = _BlockRun(start - first, end - first, number, 1, start - begin)
             before = runs[-1] if runs else run
@@ -133,6 +164,13 @@ class CacheTokens(TokenStore):
         return runs
 
 
+def _plane_bytes(memory: CacheMemory, group: int, layer: int) -> list[Tensor]:
+    """Each plane of a layer with a state, [num_blocks, bytes] uint8."""
+    pairs = zip(memory.layouts[layer].planes, memory.places[layer], strict=True)
+    buffers = memory.buffers[group]
+    return [buffers[place.buffer][:, place.start : place.start + plane.nbytes] for plane, place in pairs]
+
+
 def _block_format(memory: CacheMemory, plan: CachePlan) -> str:
     """TokenStore.block_format."""
     if not all(buffer.is_cpu for buffers in memory.buffers for buffer in buffers):
@@ -142,3 +180,17 @@ def _block_format(memory: CacheMemory, plan: CachePlan) -> str:
         for group in plan.groups
     ]
     return sha256(repr(described).encode()).hexdigest()
+
+
+def layer_formats(groups: Sequence[CacheGroup], layouts: Mapping[int, KVLayout]) -> tuple[LayerFormat, ...] | None:
+    """Of the layers of these groups. layouts: by layer. None if a plane has neither tokens nor a state."""
+    found = []
+    for group in groups:
+        is_state = group.kind == "state"
+        for layer in group.layers:
+            planes = sorted(layouts[layer].planes, key=lambda plane: plane.name)
+            if not is_state and not all(any(name == "token" for name, _ in plane.axes) for plane in planes):
+                return None
+            formats = tuple(PlaneFormat.from_plane(plane) for plane in planes)
+            found.append(LayerFormat(layer, formats, group.window, is_state))
+    return tuple(sorted(found, key=attrgetter("layer")))

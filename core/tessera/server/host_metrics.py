@@ -12,7 +12,6 @@ from pathlib import Path
 from tessera.engine.metrics import Metric
 from tessera.server.settings import ServerSettings
 
-CERTIFICATE = "certificate_expiry_timestamp_seconds"
 SECONDS = 15.0
 """Between two looks at the disks."""
 _FREE = "Bytes that the server may still write on the disk of a store."
@@ -58,7 +57,7 @@ def host_metrics(disks: DiskWatch, settings: ServerSettings) -> Iterator[Metric]
         yield Metric("storage_free_bytes", "gauge", _FREE, free, ("store", name))
         yield Metric("storage_size_bytes", "gauge", _SIZE, size, ("store", name))
     if settings.tls is not None and settings.tls.expires_at is not None:
-        yield Metric(CERTIFICATE, "gauge", _EXPIRES, settings.tls.expires_at)
+        yield Metric("certificate_expiry_timestamp_seconds", "gauge", _EXPIRES, settings.tls.expires_at)
 
 
 def _existing(path: Path) -> Path:

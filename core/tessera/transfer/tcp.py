@@ -20,6 +20,7 @@ from tessera.kv_transfer_params import KVTransferParams
 from tessera.platform.transfer import (
     EngineCache,
     KVConnector,
+    KVPiece,
     Lease,
     TransferError,
 )
@@ -88,6 +89,7 @@ class TcpConnector(KVConnector):
             remote_port=self.port,
             tp_size=1,
             remote_num_tokens=lease.num_tokens,
+            remote_state_tokens=lease.state_tokens,
             remote_blocks_expiry_time=time.time() + self.config.lease_seconds,
             transfer_mode="pull",
         )
@@ -184,12 +186,15 @@ class TcpConnector(KVConnector):
             if not 0 <= wanted.first < wanted.last <= lease.num_tokens or not 0 < wanted.unit <= wanted.last:
                 refuse(link, f"it has tokens 0 to {lease.num_tokens} only")
             unit = lcm(wanted.unit, cache.store.unit)
-            each = unit * max(1, PIECE_BYTES // cache.format.piece_bytes(unit))
+            each = unit * max(1, PIECE_BYTES // cache.format.most_bytes(unit))
+            coming = cache.format.pieces(wanted.first, wanted.last, wanted.unit, each)
+            if not all(cache.store.holds(lease.tokens, piece) for piece in coming):
+                refuse(link, f"it has no windows or states any more by which to go on behind token {wanted.last}")
             as_blocks = self._have_equal_blocks(wanted)
             send(link, Granted(each, as_blocks))
             pieces: Pieces = BlockPieces(cache.store) if as_blocks else CanonicalPieces(cache, each)
             stream: Stream = SharedStream.offer(link) if is_local(link) else SocketStream(link)
-            self._send_pieces(stream, link, lease, wanted, each, pieces)
+            self._send_pieces(stream, link, lease, coming, pieces)
             stream.finish()
 
     def _have_equal_blocks(self, wanted: Wanted) -> bool:
@@ -201,26 +206,24 @@ class TcpConnector(KVConnector):
         )
 
     def _send_pieces(
-        self, stream: Stream, link: socket.socket, lease: Lease, wanted: Wanted, each: int, pieces: Pieces
+        self, stream: Stream, link: socket.socket, lease: Lease, wanted: Sequence[KVPiece], pieces: Pieces
     ) -> None:
         """One piece is read while the one before is sent."""
         cache = self.cache
-        starts = range(wanted.first, wanted.last, each)
 
-        def read(number: int) -> tuple[bytes, Sequence[memoryview]]:
-            first, last = starts[number], min(starts[number] + each, wanted.last)
-            parts = pieces.read(lease.tokens, first, last)
-            return PIECE.pack(first, last, sum(map(len, parts))), parts
+        def read(piece: KVPiece) -> tuple[bytes, Sequence[memoryview]]:
+            parts = pieces.read(lease.tokens, piece)
+            return PIECE.pack(piece.first, piece.last, sum(map(len, parts))), parts
 
         with ThreadPoolExecutor(1, "kv-read", initializer=cache.store.enter_thread) as reader:
-            coming = reader.submit(read, 0)
-            for number in range(len(starts)):
+            coming = reader.submit(read, wanted[0])
+            for following in (*wanted[1:], None):
                 header, parts = coming.result()
-                if cache.leases.is_called_back(wanted.request_id):
+                if cache.leases.is_called_back(lease.request_id):
                     link.sendall(PIECE.pack(0, 0, 0))
                     raise TransferError("its blocks are needed here")
-                if number + 1 < len(starts):
-                    coming = reader.submit(read, number + 1)
+                if following is not None:
+                    coming = reader.submit(read, following)
                 link.sendall(header)
                 stream.send_parts(parts)
                 cache.leases.add_sent(sum(map(len, parts)))

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from tessera.config.kv_transfer import KVTransferConfig, is_loopback
 from tessera.kv_transfer_params import KVTransferParams
-from tessera.platform.transfer import EngineCache, Fetch, TokenBlocks, TransferError
+from tessera.platform.transfer import EngineCache, Fetch, KVPiece, TokenBlocks, TransferError
 from tessera.transfer import shared_memory
 from tessera.transfer.pieces import BlockPieces, CanonicalPieces, Pieces
 from tessera.transfer.shared_memory import SharedStream, is_local
@@ -42,6 +42,8 @@ class TcpFetch(Fetch):
         self._shares = shares
         self._config, self._cache, self._params, self._digest = config, cache, params, digest
         self._request_id = params.remote_request_id or ""
+        # Whether a part of the tokens is of use: not where windows and states are only those of the end.
+        self._grows = all(section.window is None and not section.is_state for section in cache.format.sections)
         self._error: TransferError | None = None
         self._room: tuple[TokenBlocks, int, int] | None = None
         self._link: socket.socket | None = None
@@ -139,7 +141,7 @@ class TcpFetch(Fetch):
         )
         granted = receive(link, Granted)
         each = granted.num_tokens
-        if each <= 0 or each % store.unit or cache.format.piece_bytes(each) > MAX_PIECE_BYTES:
+        if each <= 0 or each % store.unit or cache.format.most_bytes(each) > MAX_PIECE_BYTES:
             raise TransferError(f"it sends pieces of {each} tokens")
         if granted.as_blocks and not store.block_format:
             raise TransferError("it sends blocks, which this engine did not ask for")
@@ -147,30 +149,31 @@ class TcpFetch(Fetch):
         pieces: Pieces = BlockPieces(store) if granted.as_blocks else CanonicalPieces(cache, each)
         with ThreadPoolExecutor(1, "kv-write", initializer=store.enter_thread) as writer:
             writing: list[Future[None]] = []
-            for start in range(first, last, each):
-                end = min(start + each, last)
-                parts = pieces.room(tokens, start, end)
-                _receive_piece(stream, link, start, end, parts)
+            for piece in cache.format.pieces(first, last, store.unit, each):
+                parts = pieces.room(tokens, piece)
+                _receive_piece(stream, link, piece, parts)
                 for earlier in writing:
                     earlier.result()
-                writing = [writer.submit(self._write, pieces, tokens, start, end, parts)]
+                writing = [writer.submit(self._write, pieces, tokens, piece, parts)]
             for earlier in writing:
                 earlier.result()
+            self.num_tokens = last - first
 
-    def _write(self, pieces: Pieces, tokens: TokenBlocks, first: int, last: int, parts: Sequence[memoryview]) -> None:
+    def _write(self, pieces: Pieces, tokens: TokenBlocks, piece: KVPiece, parts: Sequence[memoryview]) -> None:
         if self._cancelled:
             raise TransferError("it was cancelled")
-        pieces.write(tokens, first, last, parts)
-        self.num_tokens += last - first
+        pieces.write(tokens, piece, parts)
+        if self._grows:
+            self.num_tokens += piece.last - piece.first
         self.num_bytes += sum(map(len, parts))
 
 
-def _receive_piece(stream: Stream, link: socket.socket, first: int, last: int, parts: Sequence[memoryview]) -> None:
+def _receive_piece(stream: Stream, link: socket.socket, piece: KVPiece, parts: Sequence[memoryview]) -> None:
     """Fills the parts. Raises TransferError, OSError, EOFError."""
     start, end, size = PIECE.unpack(receive_exactly(link, PIECE.size))
     if start == end:
         raise TransferError("its blocks were needed there")
-    if (start, end, size) != (first, last, sum(map(len, parts))):
-        raise TransferError(f"it sends tokens {start} to {end} where {first} to {last} are due")
+    if (start, end, size) != (piece.first, piece.last, sum(map(len, parts))):
+        raise TransferError(f"it sends tokens {start} to {end} where {piece.first} to {piece.last} are due")
     if not stream.receive_parts(parts):
-        raise TransferError(f"tokens {first} to {last} have arrived damaged")
+        raise TransferError(f"tokens {piece.first} to {piece.last} have arrived damaged")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from tessera.kvcache.manager import KVCacheManager, Reservation
 from tessera.kvcache.prefix_cache import HashChain, PrefixCache, SpanContent
 from tessera.log import about
 from tessera.platform.feature import EngineFeature, FeatureCounter, FeatureState
+from tessera.platform.runner import unit_of
 from tessera.platform.transfer import EngineCache, Fetch, KVConnector, Lease, TokenBlocks, TransferError
 from tessera.plugins import load_path
 from tessera.processes.peers import read_key
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_LENT = 0.5
-"""Of the blocks of each group: a prompt beyond that is not lent, unless none is."""
+"""Of the blocks of each group that rows can spare: a prompt beyond that is not lent, unless none is."""
 
 
 class KVTransfers(EngineFeature):
@@ -64,7 +65,7 @@ class KVTransfers(EngineFeature):
     ) -> None:
         """Called once, before any request. store, form: None if the cache cannot be read by tokens. Raises ConfigError
         for a cache that cannot travel."""
-        _check_groups(groups)
+        _check_groups(groups, cache)
         if store is None or form is None:
             raise ConfigError(
                 f"{FLAG}: this platform runs models its own way, and does not read its cache by tokens; remove this.",
@@ -76,7 +77,8 @@ class KVTransfers(EngineFeature):
                 "(--enable-prefix-caching), or set kv_role to kv_producer.",
                 param=FLAG,
             )
-        self._cache, self._sizes = cache, [group.block_size for group in groups]
+        self._cache, self._groups = cache, groups
+        self._has_states = any(group.kind == "state" for group in groups)
         engine_id = self._config.engine_id or secrets.token_hex(16)
         make = load_path(self._path)
         self._connector = make(self._config, EngineCache(engine_id, form, store, self._leases, self._key))
@@ -156,21 +158,37 @@ class KVTransfers(EngineFeature):
         num_tokens = min(num_tokens, len(request.prompt))
         if request.feature_args or not num_tokens:
             return None  # an adapter's name means nothing to another engine
-        reservation = self._cache.hold_row(row, num_tokens)
+        chain = None if self._cache.prefix_cache is None else self.chain(request)
+        reservation = self._cache.hold_row(row, num_tokens, chain, request.prompt)
+        borders = self._borders(reservation)
+        if borders == ():
+            self._cache.give_back(reservation)
+            return None
         kept = [*self._lent.values(), reservation]
         lent = np.array([one.counts for one in kept]).sum(axis=0)
-        if self._lent and (lent > self._cache.share_of_blocks(MOST_LENT)).any():
+        if self._lent and (lent > self._cache.spare_share(MOST_LENT)).any():
             self._cache.give_back(reservation)
             log.warning(
                 "a prompt is not kept for another engine: too much of the cache is", extra=about(request.request_id)
             )
             return None
         lease = Lease(
-            secrets.token_hex(16), TokenBlocks(0, reservation.blocks), num_tokens, digest_of(request, num_tokens)
+            secrets.token_hex(16),
+            TokenBlocks(0, reservation.blocks),
+            num_tokens,
+            digest_of(request, num_tokens),
+            borders,
         )
         self._lent[lease.request_id] = reservation
         self._leases.add(lease)
         return self.connector.describe(lease)
+
+    def _borders(self, reservation: Reservation) -> tuple[int, ...] | None:
+        """Lease.state_tokens."""
+        if not self._has_states:
+            return None
+        states = next(own for own, group in zip(reservation.blocks, self._groups, strict=True) if not group.grows)
+        return tuple(((np.flatnonzero(states) + 1) * unit_of(self._groups)).tolist())
 
     # ---- fetching
 
@@ -193,12 +211,16 @@ class KVTransfers(EngineFeature):
         hit = self._cache.get_computed_blocks(chain, request.prompt)
         num_tokens = min(arrival.num_remote, len(request.prompt) - 1)
         last = num_tokens - num_tokens % chain.unit
+        if self._has_states:
+            borders = [number for number in arrival.state_tokens if number <= last and number % chain.unit == 0]
+            last = max(borders, default=0)
+            if not borders:
+                self.recompute(request, TransferError(f"it has no states at a multiple of {chain.unit} tokens"))
         if hit.num_tokens >= last:
             arrival.fetch.cancel()
             arrival.needs_nothing = True
             return True
-        counts = [(last - hit.num_tokens) // size for size in self._sizes]
-        reservation = self._cache.hold_new(hit, counts)
+        reservation = self._cache.hold_new(hit, last)
         if reservation is None:
             return False
         self._num_asked_tokens += last - hit.num_tokens
@@ -217,8 +239,8 @@ class KVTransfers(EngineFeature):
         self._num_received_bytes += fetch.num_bytes
         if last > first:
             blocks = {
-                group: own[: (last - first) * (unit // size)].tolist()
-                for group, (own, size) in enumerate(zip(arrival.reservation.new_blocks, self._sizes, strict=True))
+                number: own[: (last - first) * (unit // (group.block_size or unit))].tolist()
+                for number, (own, group) in enumerate(zip(arrival.reservation.new_blocks, self._groups, strict=True))
             }
             self._prefixes.register(chain, arrival.request.prompt, first, last, blocks)
         self._cache.give_back(arrival.reservation)
@@ -250,6 +272,7 @@ class _Arrival(FeatureState):
         self._deadline = transfers.deadline()
         self._is_over = False
         self.num_remote = params.remote_num_tokens or 0
+        self.state_tokens = params.remote_state_tokens or ()
         self.chain = transfers.chain(request)
         digest = digest_of(request, min(self.num_remote, len(request.prompt)))
         self.fetch: Fetch = transfers.connector.fetch(params, digest)
@@ -296,22 +319,24 @@ def digest_of(request: Request, num_tokens: int) -> bytes:
     return digest.digest()
 
 
-_KINDS: Mapping[str, str] = {
-    "window": "sliding windows",
-    "state": "states",
-    "cross": "what an encoder made",
-}
 _MOST_LAYERS = 8
 
 
-def _check_groups(groups: Sequence[CacheGroup]) -> None:
-    """Raises ConfigError for groups of which a block does not say all that a later token needs."""
+def _check_groups(groups: Sequence[CacheGroup], cache: KVCacheManager) -> None:
+    """Raises ConfigError for groups that cannot travel, or not from this cache."""
     if not groups:
         raise ConfigError(f"{FLAG}: this model keeps nothing that could travel; remove this.", param=FLAG)
-    problems = [f"{_KINDS[group.kind]} ({_listed(group.layers)})" for group in groups if group.kind != "paged"]
-    if problems:
+    encoded = [layer for group in groups if group.kind == "cross" for layer in group.layers]
+    if encoded:
         raise ConfigError(
-            f"{FLAG}: this model keeps {' and '.join(problems)}, which cannot travel yet; remove this.", param=FLAG
+            f"{FLAG}: what an encoder made ({_listed(encoded)}) cannot travel yet; remove this.",
+            param=FLAG,
+        )
+    if cache.prefix_cache is None and not all(group.grows and group.window is None for group in groups):
+        raise ConfigError(
+            f"{FLAG}: windows and states travel from and to the prefix cache, which is off here or has no room for "
+            "states; leave it on (--enable-prefix-caching), and raise --kv-cache-memory-bytes or lower --max-num-seqs.",
+            param=FLAG,
         )
 
 

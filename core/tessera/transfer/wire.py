@@ -3,8 +3,9 @@ and the cache is granted, then pieces of it.
 
 The source sends a random challenge and the versions that it speaks; the other answers with the newest that both do, a
 challenge of its own and a proof, the HMAC (RFC 2104) of both under the key; the source answers with its proof. A piece
-is a header, so many tokens, in canonical form or as the blocks that they are in, and the hash of that (XXH3, 64 bits).
-A header without tokens says that the source gives up."""
+is a header, so many tokens of a section, or a state, in canonical form or as the blocks that they are in, and the hash
+of that (XXH3, 64 bits). Both sides know which pieces follow (CacheFormat.pieces). A header without tokens says that the
+source gives up."""
 
 from __future__ import annotations
 
@@ -169,6 +170,6 @@ def signature(key: bytes, params: KVTransferParams) -> str:
     """By which an engine knows that another one of its cluster, and not a client, says where a cache is."""
     said = (
         params.remote_engine_id, params.remote_request_id, params.remote_host, params.remote_port,
-        params.remote_num_tokens,
+        params.remote_num_tokens, *(params.remote_state_tokens or ()),
     )  # fmt: skip
     return hmac.digest(key, msgspec.msgpack.encode(said), "sha256").hex()

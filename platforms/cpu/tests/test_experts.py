@@ -3,16 +3,18 @@ takes at once; biases; experts that nobody chose, or that are elsewhere; a route
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tessera.platform import BoundOps, ExpertsSpec, GateSpec, LinearSpec, MoESpec, RouteSpec
-from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same
+from tessera.platform import BoundOps, ClampedGateSpec, ExpertsSpec, GateSpec, LinearSpec, MoESpec, RouteSpec
+from tessera.testing import REFERENCE, TOLERANCES, OpInputs, assert_same, encoded_scheme
 from tessera_cpu import native
 from tessera_cpu.platform import CpuPlatform
+from tessera_cpu.quantized import served
 from tessera_cpu.tape import Tape
 from tests.platforms.cpu_kernels import available, kernels, needs_kernels
 
@@ -77,3 +79,41 @@ def test_a_recorded_mixture_reads_its_choices_when_it_is_replayed() -> None:
             x.copy_(torch.randn(5, 40))
             tape.replay(5)
             assert torch.equal(found, call(x, *weights))
+
+
+@every_set
+@pytest.mark.parametrize(("n", "k"), [(96, 160), (32, 352)])
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+def test_experts_in_mxfp4(name: str, n: int, k: int, tokens: int) -> None:
+    """As gpt-oss has them, in odd numbers of blocks. Activations are rounded to int8 in groups, twice."""
+    scheme = served(encoded_scheme("mxfp4"))
+    assert not isinstance(scheme, str)
+    encoding = scheme.weight.encoding
+    assert encoding is not None
+    wide = LinearSpec(2 * n, k, "bfloat16", scheme, bias=True, experts=5)
+    back = LinearSpec(k, n, "bfloat16", scheme, bias=True, experts=5)
+    spec = ExpertsSpec(wide, ClampedGateSpec(n, "bfloat16", 7.0, 1.702), back, 2)
+    random = torch.Generator().manual_seed(n + tokens)
+    raw = [mxfp4_of(one, random) for one in (wide, back)]
+    x = torch.randn(tokens, k, generator=random).bfloat16()
+    ids = torch.rand(tokens, 5, generator=random).argsort(-1)[:, :2].int()
+    weights = torch.rand(tokens, 2, generator=random)
+    floats = [replace(one, dtype="float32", scheme=None) for one in (wide, back)]
+    meant = [{"weight": encoding.dequantize({"weight": one["weight"]}), "bias": one["bias"].float()} for one in raw]
+    defined = ExpertsSpec(floats[0], ClampedGateSpec(n, "float32", 7.0, 1.702), floats[1], 2)
+    expected = BoundOps(REFERENCE, CpuPlatform().open(0)).bind("experts", defined)(x.float(), weights, ids, *meant)
+    with kernels(name):
+        ops = own()
+        packed = [ops.prepare("linear", one, dict(parts)) for one, parts in zip((wide, back), raw, strict=True)]
+        found = ops.bind("experts", spec)(x, weights, ids, *packed)
+    assert [one["weight"].nbytes for one in packed] == [
+        5 * -(-one.n // 32) * 32 * one.k * 17 // 32 for one in (wide, back)
+    ]
+    assert float((found.float() - expected).norm() / expected.norm()) < 0.02
+
+
+def mxfp4_of(spec: LinearSpec, random: torch.Generator) -> dict[str, Tensor]:
+    """Results of about 1 or more, so that some gates are clamped."""
+    blocks = torch.randint(0, 256, (spec.experts, spec.n, spec.k // 32, 17), generator=random, dtype=torch.uint8)
+    blocks[..., 0] = torch.randint(122, 126, blocks.shape[:-1], generator=random, dtype=torch.uint8)
+    return {"weight": blocks, "bias": torch.randn(spec.experts, spec.n, generator=random).bfloat16()}

@@ -5,7 +5,6 @@ prompt."""
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,8 @@ import torch
 
 from tessera.config import build_config
 from tessera.errors import ConfigError, RequestError
-from tessera.platform.transfer import TokenBlocks
+from tessera.kvcache import manager
+from tessera.platform.transfer import KVPiece, TokenBlocks
 from tessera.runner.token_store import CacheTokens
 from tests.platforms.engine_run import EngineRun
 from tests.platforms.tiny_models import save_family
@@ -105,13 +105,49 @@ def test_other_caches_travel_too(tmp_path: Path, make: Make, family: str, flags:
     assert (target.answers[key], target.cached[key]) == (expected, 144)
 
 
+@pytest.mark.parametrize(
+    ("family", "one", "other", "arrived"),
+    [
+        # sliding windows, beside layers that keep everything and alone
+        ("gemma3_text", "strict", "strict", 144),
+        ("gemma3_text", "cpu", "cpu", 128),
+        ("gemma3_text", "strict", "cpu", 128),
+        ("gemma3_text", "cpu", "strict", 144),
+        ("qwen2", "reference", "strict", 144),
+        ("mistral", "strict", "cpu", 128),
+        # states, beside keys and values and alone; unlike units meet at a border of both
+        ("lfm2", "strict", "strict", 96),
+        ("lfm2", "cpu", "cpu", 128),
+        ("lfm2", "strict", "cpu", 96),
+        ("qwen3_5_text", "cpu", "cpu", 128),
+        ("qwen3_5_text", "reference", "cpu", 128),
+        ("jamba", "strict", "strict", 96),
+        ("mamba", "strict", "cpu", 128),
+    ],
+)
+def test_windows_and_states_travel(tmp_path: Path, make: Make, family: str, one: str, other: str, arrived: int) -> None:
+    model = save_family(family, tmp_path)
+    with EngineRun(model, "strict", max_num_batched_tokens=64) as alone:
+        expected = alone.ask([PROMPT])[0]
+    flags: dict[str, Any] = {"block_size": None} if family == "mamba" else {}
+    source, target = make(one, "kv_producer", model, **flags), make(other, "kv_consumer", model, **flags)
+    key = target.add(PROMPT, kv_transfer_params=lend(source))
+    target.finish()
+    assert (target.answers[key], target.cached[key]) == (expected, arrived)
+    assert counted(target)["external_prefix_cache_hits"] == arrived
+    assert counted(target)["kv_transfer_recomputed_requests"] == 0
+    assert returned(source)
+    target.engine.check_integrity()
+    assert target.ask([PROMPT])[0] == expected, "what has arrived stays in the prefix cache"
+
+
 def test_equal_blocks_are_not_copied(make: Make, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = []
     memory = CacheTokens.memory
 
-    def noted(self: CacheTokens, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
-        parts.append((first, last))
-        return memory(self, tokens, first, last)
+    def noted(self: CacheTokens, tokens: TokenBlocks, piece: KVPiece) -> list[memoryview]:
+        parts.append((piece.first, piece.last))
+        return memory(self, tokens, piece)
 
     monkeypatch.setattr(CacheTokens, "memory", noted)
     source, target = make("cpu", "kv_producer"), make("cpu", "kv_consumer")
@@ -127,9 +163,9 @@ def test_numbers_that_are_not_those_of_the_source_change_the_answer(
     """That the other tests can fail."""
     write = CacheTokens.write
 
-    def swapped(self: CacheTokens, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
+    def swapped(self: CacheTokens, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
         numbers = torch.frombuffer(data, dtype=torch.float32)
-        write(self, tokens, first, last, memoryview(numbers.flip(0).contiguous().numpy()).cast("B"))
+        write(self, tokens, piece, memoryview(numbers.flip(0).contiguous().numpy()).cast("B"))
 
     monkeypatch.setattr(CacheTokens, "write", swapped)
     source, target = make("strict", "kv_producer"), make("cpu", "kv_consumer")
@@ -273,17 +309,69 @@ def test_no_more_than_half_of_the_cache_is_lent(make: Make, caplog: pytest.LogCa
 # ---- refusals
 
 
+def test_states_without_a_border_of_both_are_computed(
+    tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source has copies at 64 and 128 tokens, and the other's blocks have 24."""
+    model = save_family("lfm2", tmp_path)
+    with EngineRun(model, "strict", max_num_batched_tokens=64) as alone:
+        expected = alone.ask([PROMPT])[0]
+    source, target = make("cpu", "kv_producer", model), make("strict", "kv_consumer", model)
+    key = target.add(PROMPT, kv_transfer_params=lend(source))
+    target.finish()
+    assert (target.answers[key], target.cached[key]) == (expected, 0)
+    assert counted(target)["kv_transfer_recomputed_requests"] == 1
+    assert "it has no states at a multiple of 24 tokens" in caplog.text
+
+
+def test_a_window_that_the_source_no_longer_has_is_computed(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds the window of the prompt's end, and the other's last border is before that."""
+    monkeypatch.setattr(manager, "LOOK_BACK", 0)
+    model = save_family("gemma3_text", tmp_path)
+    with EngineRun(model, "strict", max_num_batched_tokens=64) as alone:
+        expected = alone.ask([PROMPT])[0]
+    source, target = make("strict", "kv_producer", model), make("cpu", "kv_consumer", model)
+    key = target.add(PROMPT, kv_transfer_params=lend(source))
+    target.finish()
+    assert (target.answers[key], target.cached[key]) == (expected, 0)
+    assert counted(target)["kv_transfer_recomputed_requests"] == 1
+    assert "it has no windows or states any more by which to go on behind token 128" in caplog.text
+
+
 @pytest.mark.parametrize(
-    ("family", "said"),
-    [
-        ("mistral", "sliding windows (layers 0, 1)"),
-        ("mamba", "states (layers 0, 1, 2, 3)"),
-        ("qwen2", "sliding windows (layer 1)"),
-    ],
+    ("family", "section"),
+    [("qwen2", 0), ("qwen2", 1), ("gemma3_text", 0), ("lfm2", 0), ("lfm2", 1), ("lfm2", 2), ("jamba", 1), ("jamba", 2)],
 )
-def test_caches_that_cannot_travel_are_refused_by_name(make: Make, tmp_path: Path, family: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"this model keeps {said}, which cannot travel yet; remove this.")):
-        make("strict", "kv_both", save_family(family, tmp_path), block_size=None)
+def test_each_section_is_needed(
+    tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch, family: str, section: int
+) -> None:
+    """Two tokens behind the border, where windows and states count most: with zeros in one part of the cache the
+    tokens are others than without."""
+    prompt, model = PROMPT[:130], save_family(family, tmp_path)
+    with EngineRun(model, "strict", max_num_batched_tokens=64) as alone:
+        expected = alone.ask([prompt])[0]
+    write = CacheTokens.write
+
+    def zeroed(self: CacheTokens, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
+        write(self, tokens, piece, memoryview(bytearray(len(data))) if piece.section == section else data)
+
+    source = make("reference", "kv_producer", model)
+    for damaged in (False, True):
+        if damaged:
+            monkeypatch.setattr(CacheTokens, "write", zeroed)
+        target = make("cpu", "kv_consumer", model)
+        key = target.add(prompt, kv_transfer_params=lend(source, prompt))
+        target.finish()
+        assert target.cached[key] == 128
+        assert (target.answers[key] == expected) is not damaged
+
+
+@pytest.mark.parametrize("family", ["mistral", "mamba"])
+def test_windows_and_states_need_the_prefix_cache(make: Make, tmp_path: Path, family: str) -> None:
+    with pytest.raises(ConfigError, match="windows and states travel from and to the prefix cache"):
+        make("strict", "kv_producer", save_family(family, tmp_path), block_size=None, enable_prefix_caching=False)
 
 
 def test_what_cannot_be_done_is_refused(make: Make, llama: Path) -> None:

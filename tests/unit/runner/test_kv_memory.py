@@ -19,7 +19,7 @@ from tessera.platform import (
     MemoryFigures,
     Plane,
 )
-from tessera.platform.transfer import CacheFormat, TokenBlocks
+from tessera.platform.transfer import CacheFormat, KVPiece, TokenBlocks
 from tessera.runner import kv_memory
 from tessera.runner.kv_memory import CacheMemory
 from tessera.runner.token_store import CacheTokens
@@ -96,8 +96,8 @@ def test_blocks_are_copied_and_read_with_all_their_layers(dense: Sequence[int], 
     if not separate:
         assert len(cache.stacks[0]) == (1 if len(dense) != 1 else 2)  # what is not dense has blocks of another size
     plan = CachePlan((group,), 4, 35)
-    read = bytearray(CacheFormat("", CacheTokens(cache, plan).layers).piece_bytes(14))
-    CacheTokens(cache, plan).read(TokenBlocks(0, (int32([5, 1]),)), 0, 14, memoryview(read))
+    read = bytearray(CacheFormat("", CacheTokens(cache, plan).layers).most_bytes(14))
+    CacheTokens(cache, plan).read(TokenBlocks(0, (int32([5, 1]),)), KVPiece(0, 0, 14), memoryview(read))
     each = 14 * 3 * 5  # numbers of a plane; two bytes each, and none to fill up to a multiple of eight
     padded = each * 2 + -each * 2 % 8
     for plane, (layer, place) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)]):

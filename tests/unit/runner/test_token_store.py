@@ -15,6 +15,7 @@ from tessera.platform import (
     FullAttentionSpec,
     HostDevice,
     KVLayout,
+    KVPiece,
     MemoryFigures,
     Plane,
     TokenBlocks,
@@ -88,18 +89,18 @@ def test_tokens_are_the_same_in_every_layout(order: str, dense: bool) -> None:
     assert cache.unit == 32
     for first, last in ((0, 96), (96, 128), (128, 192)):
         data = piece(planes, first, last)
-        assert len(data) == form.piece_bytes(last - first)
-        cache.write(held, first, last, memoryview(data))
+        assert len(data) == form.most_bytes(last - first)
+        cache.write(held, KVPiece(0, first, last), memoryview(data))
     for first, last in ((0, 192), (0, 24), (24, 48), (24, 120), (7, 9), (31, 100), (191, 192)):
-        read = bytearray(form.piece_bytes(last - first))
-        cache.read(held, first, last, memoryview(read))
+        read = bytearray(form.most_bytes(last - first))
+        cache.read(held, KVPiece(0, first, last), memoryview(read))
         assert read == piece(planes, first, last), (first, last)
 
 
 def test_blocks_may_begin_behind_the_first_token() -> None:
     planes, cache = numbers(TOKENS), store("split", 16)
     held = TokenBlocks(64, (int32([5, 6]), int32([2])))
-    cache.write(held, 64, 96, memoryview(piece(planes, 64, 96)))
-    read = bytearray(CacheFormat("", cache.layers).piece_bytes(10))
-    cache.read(held, 70, 80, memoryview(read))
+    cache.write(held, KVPiece(0, 64, 96), memoryview(piece(planes, 64, 96)))
+    read = bytearray(CacheFormat("", cache.layers).most_bytes(10))
+    cache.read(held, KVPiece(0, 70, 80), memoryview(read))
     assert read == piece(planes, 70, 80)

@@ -18,6 +18,7 @@ from tessera.platform.transfer import (
     CacheFormat,
     EngineCache,
     Fetch,
+    KVPiece,
     LayerFormat,
     Lease,
     PlaneFormat,
@@ -45,18 +46,22 @@ class Memory(TokenStore):
     def enter_thread(self) -> None:
         pass
 
-    def memory(self, tokens: TokenBlocks, first: int, last: int) -> list[memoryview]:
+    def holds(self, tokens: TokenBlocks, piece: KVPiece) -> bool:
+        return piece.last <= len(self.numbers)
+
+    def memory(self, tokens: TokenBlocks, piece: KVPiece) -> list[memoryview]:
         """In parts of one unit, as blocks that are not next to one another."""
         assert self.block_format
-        units = range(first, last, self.unit)
+        units = range(piece.first, piece.last, self.unit)
         return [memoryview(self.numbers[start : start + self.unit].data).cast("B") for start in units]
 
-    def read(self, tokens: TokenBlocks, first: int, last: int, out: memoryview) -> None:
+    def read(self, tokens: TokenBlocks, piece: KVPiece, out: memoryview) -> None:
         self.before(self.num_pieces)
         self.num_pieces += 1
-        out[: (last - first) * 8] = self.numbers[first:last].tobytes()
+        out[: (piece.last - piece.first) * 8] = self.numbers[piece.first : piece.last].tobytes()
 
-    def write(self, tokens: TokenBlocks, first: int, last: int, data: memoryview) -> None:
+    def write(self, tokens: TokenBlocks, piece: KVPiece, data: memoryview) -> None:
+        _, first, last = piece
         assert first % self.unit == 0
         assert last % self.unit == 0
         self.before(self.num_pieces)

@@ -15,9 +15,10 @@ from typing import Any
 
 from tessera.errors import ModelError, printable
 from tessera.platform.device import Reason, Tensor
-from tessera.platform.quantization import Decoding, Part, WeightFormat
+from tessera.platform.quantization import Decoding, Part, StoredWeight, WeightFormat
+from tessera.quantization.encodings import encoded_scheme
 from tessera.quantization.formats.fields import Fields
-from tessera.quantization.formats.small_floats import fp4, powers
+from tessera.quantization.formats.small_floats import fp4, powers, refuse_nan
 
 _GROUP = 32
 
@@ -32,20 +33,50 @@ def mxfp4(config: Mapping[str, Any]) -> Mxfp4:
 class Mxfp4(WeightFormat):
     """A WeightFormat."""
 
-    def stored(self, weight: Part, module: str, dtype: str) -> Part | Reason:
+    def stored(self, weight: Part, module: str, dtype: str) -> StoredWeight | Part | Reason:
+        """In GGUF's blocks, which have the same codes and powers in another order; decoded where a shard cuts them."""
         if module != "Linear" or ".experts." not in weight.name:
             return "this format quantizes experts only"
         n, k = weight.whole
-        if any(edge % _GROUP for edge in (k, *(weight.columns or ()))):
+        if k % _GROUP:
             raise ModelError(f"'{printable(weight.name)}' has inputs that cannot be divided into groups of {_GROUP}.")
-        groups = None if weight.columns is None else (weight.columns[0] // _GROUP, weight.columns[1] // _GROUP)
+        first, last = weight.columns or (0, k)
+        groups = None if weight.columns is None else (first // _GROUP, -(-last // _GROUP))
         beside = partial(Part, rows=weight.rows, columns=groups, dtype="uint8")
-        blocks = beside(f"{weight.name}_blocks", (n, k // _GROUP, _GROUP // 2))
+        codes = beside(f"{weight.name}_blocks", (n, k // _GROUP, _GROUP // 2))
         scales = beside(f"{weight.name}_scales", (n, k // _GROUP), fill=127)
-        return replace(weight, decoding=Decoding((blocks, scales), partial(_decode, weight.name), "mxfp4"))
+        cut = first % _GROUP or last % _GROUP
+        call = partial(_decode, f"{weight.name}_scales", slice(first % _GROUP, first % _GROUP + last - first))
+        kind = f"mxfp4 in groups of {_GROUP} that the shard cuts" if cut else "mxfp4"
+        decoded = replace(weight, decoding=Decoding((codes, scales), call, kind))
+        if cut:
+            return decoded
+        scheme = encoded_scheme("mxfp4")
+        encoding = scheme.weight.encoding
+        assert encoding is not None
+        blocks = replace(
+            weight,
+            whole=(n, k // _GROUP, encoding.bytes),
+            columns=groups,
+            dtype="uint8",
+            encoding=encoding,
+            decoding=Decoding((codes, scales), partial(_in_blocks, f"{weight.name}_scales"), kind),
+        )
+        return StoredWeight(scheme, {"weight": blocks}, decoded)
 
 
-def _decode(name: str, blocks: Tensor, scales: Tensor) -> Tensor:
-    """[n, k] in float32."""
-    values = fp4(blocks) * powers(scales, f"{name}_scales").unsqueeze(-1)  # [n, groups, 32]
-    return values.flatten(-2)
+def _decode(name: str, inputs: slice, codes: Tensor, scales: Tensor) -> Tensor:
+    """[n, k] in float32. name: of the scales. inputs: those of the shard among those of its groups."""
+    values = fp4(codes) * powers(scales, name).unsqueeze(-1)  # [n, groups, 32]
+    return values.flatten(-2)[:, inputs]
+
+
+def _in_blocks(name: str, codes: Tensor, scales: Tensor) -> Tensor:
+    """GGUF's blocks, uint8 [n, groups, 17]: the scale, then the codes of the first 16 inputs in low halves and those of
+    the others in high ones. name: of the scales."""
+    import torch
+
+    refuse_nan(scales, name)
+    first, second = codes.split(_GROUP // 4, dim=-1)  # two neighbours in a byte
+    low, high = first & 15 | second << 4, first >> 4 | second & 0xF0
+    return torch.cat((scales.unsqueeze(-1), torch.stack((low, high), dim=-1).flatten(-2)), dim=-1)

@@ -29,7 +29,12 @@ def powers(stored: Tensor, name: str) -> Tensor:
     """uint8 -> float32. name: of the tensor, for messages. Raises ModelError for a code that stands for no number."""
     import torch
 
-    if not stored.is_meta and bool((stored == _NAN).any()):
-        raise ModelError(f"'{printable(name)}' has scales that are not numbers; use another copy.")
+    refuse_nan(stored, name)
     bits = stored.to(torch.int32)
     return torch.where(bits == 0, _SUBNORMAL, bits << 23).view(torch.float32)
+
+
+def refuse_nan(stored: Tensor, name: str) -> None:
+    """stored: uint8, codes of powers of two. Raises ModelError as powers() does."""
+    if not stored.is_meta and bool((stored == _NAN).any()):
+        raise ModelError(f"'{printable(name)}' has scales that are not numbers; use another copy.")

@@ -45,6 +45,11 @@ _KV_TRANSFER_PARAMS = {
         "remote_port": {"type": ["integer", "null"], "minimum": 1, "maximum": transfer.LAST_PORT},
         "tp_size": {"type": ["integer", "null"], "minimum": 1, "maximum": transfer.MAX_PARALLEL},
         "remote_num_tokens": {"type": ["integer", "null"], "minimum": 0, "maximum": transfer.MAX_TOKENS},
+        "remote_state_tokens": {
+            "type": ["array", "null"],
+            "maxItems": transfer.MAX_STATES,
+            "items": {"type": "integer", "minimum": 1, "maximum": transfer.MAX_TOKENS},
+        },
         "remote_blocks_expiry_time": {"type": ["number", "null"]},
         "transfer_mode": _CHARS,
         "remote_signature": _CHARS,
