@@ -68,8 +68,8 @@ class QuantizeOptions:
     scheme: str = flag(
         "int8", "How weights are stored: int8 and fp8 with a scale per row, and activations rounded to the same; int4 "
         "with a scale per group of inputs; gptq as int4, each input making up for the errors of those before it in "
-        "texts; gguf:KIND in a GGUF file of that kind.",
-        choices=(*SCHEMES, *(f"{GGUF}{kind}" for kind in KINDS)), common=True,
+        f"texts; gguf:KIND in a GGUF file of that kind ({', '.join(KINDS)}).",
+        choices=(*SCHEMES, *(f"{GGUF}{kind}" for kind in KINDS)), metavar="SCHEME", common=True,
     )  # fmt: skip
     group_size: int | None = flag(
         None, "Inputs that share a scale, with int4 and gptq.", low=8, high=4096, common=True,
