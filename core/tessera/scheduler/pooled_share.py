@@ -15,7 +15,7 @@ from tessera.platform.launch import RequestView, Resource
 from tessera.scheduler.budget import TokenBudget
 from tessera.scheduler.requests import StepInFlight
 from tessera.scheduler.rows import Rows, Work
-from tessera.scheduler.step_times import StepTimes
+from tessera.step_times import StepTimes
 
 SHARE = 0.1
 """Of a step's time, beside what it takes for the rows that decode."""
@@ -34,7 +34,10 @@ class PooledShare(Resource):
         self._times = StepTimes()
         # Most tokens that were computed beside rows that decode; what is not known is tried little by little.
         self._tried = 1
+        # Tokens that steps had and nobody took.
         self._saved = 0
+        # Whether a request that pools ran, or asked to start, since the last step was learned from.
+        self._pools_now = False
         # Of the step that is being scheduled: tokens for all, and for requests that wait; None without a limit.
         self._room: int | None = None
         self._room_to_start = 0
@@ -53,12 +56,14 @@ class PooledShare(Resource):
         rows = self._rows
         running = rows.running
         pooled = rows.pooled[running]
+        self._pools_now |= bool(pooled.any())
         decodes = ~pooled & (rows.num_computed_tokens[running] >= rows.num_prompt_tokens[running])
         self._room = self._saved if decodes.any() else None
         left = (rows.num_tokens[running] - rows.num_computed_tokens[running])[pooled].sum()
         self._room_to_start = self._saved - int(left)
 
     def fits(self, request: RequestView, num_tokens: int) -> int | Reason:
+        self._pools_now |= request.pools
         if self._room is None or not request.pools:
             return num_tokens
         return min(num_tokens, self._room) or "requests that decode come first"
@@ -74,12 +79,16 @@ class PooledShare(Resource):
 
     def learn(self, step: StepInFlight, seconds: float) -> None:
         """A step was computed. seconds: that it took by itself."""
-        decodes = len(step.rows) - len(step.prompts)
+        if not step.num_tokens:
+            return  # it only encoded an image
         self._times.add(step.num_tokens, seconds)
+        decodes, wanted = len(step.rows) - len(step.prompts), self._pools_now or self._saved <= 0
         if decodes:
             self._tried = max(self._tried, step.num_tokens - decodes)
+        if decodes and wanted:
             extra = self._extra(decodes)
             self._saved = min(self._saved + extra, max(extra, self._unit))
+        self._pools_now = False
 
     def _extra(self, decodes: int) -> int:
         """Tokens for which a step with so many rows that decode takes hardly longer."""

@@ -31,8 +31,8 @@ from tessera.arrays import Array, int32
 from tessera.config.engine import SpeculativeConfig
 from tessera.scheduler.requests import StepInFlight
 from tessera.scheduler.rows import Rows, Work
-from tessera.scheduler.step_times import StepTimes
 from tessera.step import StepOutput
+from tessera.step_times import StepTimes
 
 # ---- who proposes
 

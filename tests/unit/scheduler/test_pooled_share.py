@@ -18,6 +18,10 @@ from tessera.pooling_params import RequestPooling
 from tessera.request import Request
 from tessera.sampling_params import SamplingParams
 from tessera.scheduler import FairShare, FirstComeFirstServed, Scheduler
+from tessera.scheduler.budget import TokenBudget
+from tessera.scheduler.pooled_share import PooledShare
+from tessera.scheduler.requests import StepInFlight
+from tessera.scheduler.rows import Rows
 from tessera.step import RowPooled, StepOutput
 
 ROWS, BUDGET, LENGTH = 24, 512, 400
@@ -160,3 +164,36 @@ def test_chats_and_prompts_that_are_not_mixed_take_turns() -> None:
     beside = serve(rules=rules)
     assert beside.pooled > 0.5 * len(beside.gaps)
     assert len(beside.gaps) > 300
+
+
+def share_that_knows() -> PooledShare:
+    """Of a device whose times are linear()'s."""
+    budget = TokenBudget(SchedulerConfig(4, BUDGET), StepRules(), whole=False, max_model_len=LENGTH)
+    share = PooledShare(Rows(4, LENGTH), budget)
+    for num_tokens in (4, 8, 16, 64, BUDGET):
+        learn(share, num_tokens, linear(num_tokens))
+    return share
+
+
+def learn(share: PooledShare, num_tokens: int, seconds: float) -> None:
+    """A step with rows that decode and others, while a request that pools asks for room."""
+    rows = np.arange(min(num_tokens, 4))
+    share._pools_now = True
+    share.learn(StepInFlight(0, rows, rows, rows, rows[:0], rows[:0], rows[:0], 0, (), (), 0.0, num_tokens), seconds)
+
+
+def test_steps_that_only_encode_teach_nothing() -> None:
+    """They have no tokens, and may take seconds."""
+    share = share_that_knows()
+    before = share._extra(4)
+    learn(share, 0, 5.0)
+    assert share._extra(4) == before
+
+
+def test_nothing_is_reckoned_while_no_request_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = share_that_knows()
+    share.begin_step()
+    monkeypatch.setattr(share, "_extra", lambda decodes: pytest.fail("for nobody"))
+    share._pools_now = False
+    rows = np.arange(4)
+    share.learn(StepInFlight(0, rows, rows, rows, rows[:0], rows[:0], rows[:0], 0, (), (), 0.0, 4), linear(4))

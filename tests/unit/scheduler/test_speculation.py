@@ -16,7 +16,7 @@ from tessera.scheduler.speculation import (
     DraftLengths,
     NgramProposer,
 )
-from tessera.scheduler.step_times import StepTimes
+from tessera.step_times import StepTimes
 from tests.unit.scheduler.fake_device import expected_answer
 from tests.unit.scheduler.test_state_machine import Bandwidth
 from tests.unit.scheduler.world import World, paged, plan, prompt_of, window

@@ -9,10 +9,15 @@ import numpy as np
 from tessera.arrays import Array
 
 
+def believed(before: float, seconds: float) -> float:
+    """What a time is taken for that was taken for `before` and is now measured. What is faster is believed at once, and
+    what is slower, which other load on the machine may explain, by a tenth."""
+    return min(seconds, before + 0.1 * (min(seconds, 2 * before) - before))
+
+
 class StepTimes:
-    """Seconds of a step by its number of tokens, as measured. A step that was faster than known is believed at once,
-    and a slower one, which other load on the machine may explain, by a tenth. Between two numbers that were measured
-    the time is interpolated; beyond the largest it counts as constant, so what is unknown is tried."""
+    """Seconds of a step by its number of tokens, as believed() of what was measured. Between two numbers that were
+    measured the time is interpolated; beyond the largest it counts as constant, so what is unknown is tried."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
@@ -21,8 +26,7 @@ class StepTimes:
 
     def add(self, num_tokens: int, seconds: float) -> None:
         place = self._place(num_tokens)
-        known = self._seconds.get(place, seconds)
-        self._seconds[place] = min(seconds, known + 0.1 * (min(seconds, 2 * known) - known))
+        self._seconds[place] = believed(self._seconds.get(place, seconds), seconds)
         self._times[place] += 1
         self._curve = None
 
